@@ -1,0 +1,82 @@
+/* transport.h - one table of functions per carrier: requests go up, replies come down, whole frames at a time.
+ *
+ * A carrier delivers whole frames of bounded size between a device and an aggregator and says, from a verified
+ * certificate, who the peer is. It may lose or repeat frames when links break: the session protocol (proto/WIRE.md)
+ * makes every request idempotent, so a link may send a request again after a reconnect.
+ *
+ * Owner:   the caller owns servers and links and closes them; frames are copied in and out.
+ * Threads: server: `open`, `stop` on one thread; the handler runs on carrier threads, several at a time, and must not
+ *          block for long; sheaf_exchange_reply may be called from any thread, in the handler or later.
+ *          link: all calls on one thread. None of them blocks, except `open_link` (name lookup) and `close`.
+ * Units:   bytes and milliseconds.
+ * Errors:  per function, below.
+ * Not:     it reads no frame. */
+#pragma once
+#include "common/bytes.h"
+#include "common/certificate.h"
+#include "common/problem.h"
+
+typedef struct sheaf_transport sheaf_transport;
+typedef struct sheaf_server sheaf_server;     /* a listening endpoint */
+typedef struct sheaf_link sheaf_link;         /* a device's connection */
+typedef struct sheaf_exchange sheaf_exchange; /* one request that waits for its reply */
+
+typedef struct {
+    const char *certificate_path; /* PEM: own certificate, then any intermediates */
+    const char *key_path;         /* PEM */
+    const char *ca_path;          /* PEM: authorities that peers must chain to */
+    const char *server_name;      /* links: DNS name or address the aggregator's certificate must hold; NULL = from url */
+    int tls12_profile;            /* 0: TLS 1.3 only. 1: also TLS 1.2 with ECDHE-ECDSA AES-GCM on P-256, named in the config */
+} sheaf_tls_options;
+
+typedef struct {
+    const char *url;            /* tls+tcp://host:port (port 0 = any free one), or inproc://name */
+    sheaf_tls_options tls;      /* paths are read during the call */
+    uint32_t frame_bytes_max;   /* larger frames end the connection; > 0 */
+    uint32_t handshake_ms;      /* a peer that has not finished its handshake by then is cut; > 0 */
+    uint32_t exchanges_max;     /* requests in the handler or waiting for a reply; > 0 */
+    uint32_t connections_max;   /* servers: further ones are cut at once; > 0 */
+} sheaf_transport_options;
+
+/* Called once per request. `peer` and `request` are borrowed until the reply is given. */
+typedef void (*sheaf_request_handler)(void *context, sheaf_exchange *exchange, sheaf_certificate *peer, sheaf_span request);
+/* Called when a peer was turned away before it could ask anything: status and a text for the log. */
+typedef void (*sheaf_reject_handler)(void *context, sheaf_status reason, const char *detail);
+
+struct sheaf_transport {
+    const char *name;        /* "nng", "inproc" */
+    const char *url_prefix;  /* "tls+tcp://", "inproc://" */
+
+    /* Listens. SHEAF_E_ADDRESS_IN_USE, SHEAF_E_CERTIFICATE, SHEAF_E_NOT_FOUND, SHEAF_E_USAGE (url), SHEAF_E_NETWORK. */
+    sheaf_status (*open_server)(const sheaf_transport_options *options, sheaf_request_handler on_request,
+                                sheaf_reject_handler on_reject, void *context, sheaf_server **out, sheaf_problem *problem);
+    /* The url with the port that was chosen. Borrowed from the server. */
+    const char *(*server_url)(const sheaf_server *server);
+    /* Stops listening and waits until no handler runs and no reply is in flight; exchanges that still wait are dropped
+     * without a reply (a later sheaf_exchange_reply on them is safe and does nothing). Frees. NULL is fine. */
+    void (*stop_server)(sheaf_server *server);
+    /* Gives the reply (copied) and ends the exchange, exactly once. */
+    void (*reply)(sheaf_exchange *exchange, sheaf_span frame);
+
+    /* Starts to connect; reconnects by itself with growing pauses. SHEAF_E_USAGE (url), SHEAF_E_CERTIFICATE,
+     * SHEAF_E_NOT_FOUND, SHEAF_E_PERMISSION. An unreachable peer is no error here. */
+    sheaf_status (*open_link)(const sheaf_transport_options *options, sheaf_link **out, sheaf_problem *problem);
+    /* Takes one request (copied). SHEAF_AGAIN while the last one has no answer; SHEAF_E_TOO_LARGE. */
+    sheaf_status (*send)(sheaf_link *link, sheaf_span frame);
+    /* The answer, whole. SHEAF_AGAIN: not there yet. SHEAF_E_NETWORK: the request failed (see `problem` for why: refused
+     * connection, rejected certificate ...) and may be sent again. SHEAF_E_TOO_LARGE: it does not fit. */
+    sheaf_status (*receive)(sheaf_link *link, sheaf_buffer *out, sheaf_problem *problem);
+    /* Gives up the request in flight, so that send may take another. */
+    void (*cancel)(sheaf_link *link);
+    /* The verified certificate of the aggregator that sent the last answer, or NULL before the first. Borrowed until
+     * the next call on this link. */
+    sheaf_certificate *(*peer)(sheaf_link *link);
+    void (*close)(sheaf_link *link); /* NULL is fine */
+};
+
+extern const sheaf_transport sheaf_transport_nng;
+extern const sheaf_transport sheaf_transport_inproc; /* tests and the simulator; certificates are read from the same
+                                                         files but no TLS runs */
+
+/* The carrier for a url, or NULL. */
+const sheaf_transport *sheaf_transport_for(const char *url);
