@@ -27,11 +27,12 @@ typedef enum {
     SHEAF_CONFIG_CHOICE, /* int: index into `choices` */
     SHEAF_CONFIG_MAP,    /* a nested struct, by `fields` */
     SHEAF_CONFIG_LIST,   /* sheaf_config_list of structs, by `fields` and `item_bytes` */
-    SHEAF_CONFIG_PAIRS   /* sheaf_config_list of sheaf_config_pair: free keys, integer values (I64 bounds) */
+    SHEAF_CONFIG_PAIRS,  /* sheaf_config_list of sheaf_config_pair: free keys, integer values (I64 bounds) */
+    SHEAF_CONFIG_NUMBERS /* sheaf_config_list of int64_t, as in [28, 28, 1]; the bounds are each number's */
 } sheaf_config_kind;
 
 typedef struct {
-    void *items; /* count structs of item_bytes */
+    void *items; /* count structs of item_bytes; NULL when empty */
     size_t count;
 } sheaf_config_list;
 
@@ -45,9 +46,9 @@ struct sheaf_config_field {
     const char *key; /* NULL ends a table */
     sheaf_config_kind kind;
     size_t offset;             /* in the struct */
-    int required;
+    int required;              /* refused when absent; inside an optional MAP only when the map itself is there */
     const char *preset;        /* value when absent, written as in the file; NULL: zero or NULL */
-    double minimum, maximum;   /* numbers and list lengths; both 0: no bound but the type's */
+    double minimum, maximum;   /* numbers and list lengths; both 0: no bound; maximum < minimum: none above */
     const char *const *choices; /* CHOICE: NULL-terminated */
     const sheaf_config_field *fields; /* MAP, LIST */
     size_t item_bytes;         /* LIST */
@@ -64,7 +65,8 @@ SHEAF_MUST_USE sheaf_status sheaf_config_parse(const char *text, size_t size, co
                                                const sheaf_config_field *fields, void *target, size_t target_bytes,
                                                sheaf_config **out, sheaf_problem *problem);
 void sheaf_config_free(sheaf_config *config); /* NULL is fine */
-/* Where a key stands, for checks that the table cannot say: "FILE:LINE" of e.g. "jobs[2].cohort.minimum" (or of the file). */
+/* Where a key stands, for checks that the table cannot say: "FILE:LINE" of e.g. "jobs[2].cohort.minimum", or of the
+ * nearest map around it that is in the file. Lives as long as `config`. */
 const char *sheaf_config_where(const sheaf_config *config, const char *key_path);
 /* Prints every key with its kind, default, bounds and help, as a commented YAML file. */
 void sheaf_config_print_reference(const sheaf_config_field *fields, void *stream /* FILE * */);
