@@ -6,7 +6,8 @@
  *
  * Owner:   the caller owns servers and links and closes them; frames are copied in and out.
  * Threads: server: `open`, `stop` on one thread; the handler runs on carrier threads, several at a time, and must not
- *          block for long; sheaf_exchange_reply may be called from any thread, in the handler or later.
+ *          block for long; `reply` may be called from any thread, in the handler or later. on_reject only logs and
+ *          counts: it must not call back into the carrier.
  *          link: all calls on one thread. None of them blocks, except `open_link` (name lookup) and `close`.
  * Units:   bytes and milliseconds.
  * Errors:  per function, below.
@@ -53,9 +54,9 @@ struct sheaf_transport {
     /* The url with the port that was chosen. Borrowed from the server. */
     const char *(*server_url)(const sheaf_server *server);
     /* Stops listening and waits until no handler runs and no reply is in flight; exchanges that still wait are dropped
-     * without a reply (a later sheaf_exchange_reply on them is safe and does nothing). Frees. NULL is fine. */
+     * without a reply (a later `reply` on them is safe, sends nothing, and is what releases them). Frees. NULL is fine. */
     void (*stop_server)(sheaf_server *server);
-    /* Gives the reply (copied) and ends the exchange, exactly once. */
+    /* Gives the reply (copied) and ends the exchange. Owed exactly once for every exchange. */
     void (*reply)(sheaf_exchange *exchange, sheaf_span frame);
 
     /* Starts to connect; reconnects by itself with growing pauses. SHEAF_E_USAGE (url), SHEAF_E_CERTIFICATE,
@@ -64,7 +65,7 @@ struct sheaf_transport {
     /* Takes one request (copied). SHEAF_AGAIN while the last one has no answer; SHEAF_E_TOO_LARGE. */
     sheaf_status (*send)(sheaf_link *link, sheaf_span frame);
     /* The answer, whole. SHEAF_AGAIN: not there yet. SHEAF_E_NETWORK: the request failed (see `problem` for why: refused
-     * connection, rejected certificate ...) and may be sent again. SHEAF_E_TOO_LARGE: it does not fit. */
+     * connection, rejected certificate ...) and may be sent again. SHEAF_E_TOO_LARGE: it does not fit and is dropped. */
     sheaf_status (*receive)(sheaf_link *link, sheaf_buffer *out, sheaf_problem *problem);
     /* Gives up the request in flight, so that send may take another. */
     void (*cancel)(sheaf_link *link);
