@@ -112,19 +112,33 @@ sheaf_status sheaf_file_replace(const char *path, sheaf_span content, unsigned m
     return status;
 }
 
-sheaf_status sheaf_file_read_whole(const char *path, size_t limit, sheaf_buffer *out, sheaf_problem *problem) {
-    memset(out, 0, sizeof *out);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return sheaf_problem_errno(problem, "open", path);
+sheaf_status sheaf_file_open(const char *path, int *fd, uint64_t *size_bytes, sheaf_problem *problem) {
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd < 0) return sheaf_problem_errno(problem, "open", path);
     struct stat info;
     sheaf_status status = SHEAF_OK;
-    if (fstat(fd, &info) != 0) status = sheaf_problem_errno(problem, "look at", path);
+    if (fstat(*fd, &info) != 0) status = sheaf_problem_errno(problem, "look at", path);
     else if (!S_ISREG(info.st_mode)) status = sheaf_problem_set(problem, SHEAF_E_DISK, "%s: is not a regular file", path);
-    else if ((uint64_t)info.st_size > limit) {
-        status = sheaf_problem_set(problem, SHEAF_E_TOO_LARGE, "%s: %lld bytes, the limit is %zu", path, (long long)info.st_size, limit);
+    if (status == SHEAF_OK) {
+        *size_bytes = (uint64_t)info.st_size;
+        return SHEAF_OK;
+    }
+    close(*fd);
+    *fd = -1;
+    return status;
+}
+
+sheaf_status sheaf_file_read_whole(const char *path, size_t limit, sheaf_buffer *out, sheaf_problem *problem) {
+    memset(out, 0, sizeof *out);
+    int fd = -1;
+    uint64_t size_bytes = 0;
+    sheaf_status status = sheaf_file_open(path, &fd, &size_bytes, problem);
+    if (status != SHEAF_OK) return status;
+    if (size_bytes > limit || size_bytes >= SIZE_MAX) {
+        status = sheaf_problem_set(problem, SHEAF_E_TOO_LARGE, "%s: %llu bytes, the limit is %zu", path, (unsigned long long)size_bytes, limit);
     }
     if (status == SHEAF_OK) {
-        out->capacity = (size_t)info.st_size + 1;
+        out->capacity = (size_t)size_bytes + 1;
         out->data = malloc(out->capacity);
         if (out->data == NULL) status = sheaf_problem_set(problem, SHEAF_E_MEMORY, "%s: no memory for %zu bytes", path, out->capacity);
     }

@@ -19,6 +19,8 @@ SHEAF_MUST_USE sheaf_status sheaf_path_join(char out[SHEAF_PATH_BYTES], const ch
 SHEAF_MUST_USE sheaf_status sheaf_file_make_folder(const char *path, sheaf_problem *problem);
 /* Creates or replaces `path` durably: after a crash either the old or the new content is there, whole. */
 SHEAF_MUST_USE sheaf_status sheaf_file_replace(const char *path, sheaf_span content, unsigned mode, sheaf_problem *problem);
+/* Opens a regular file for reading; *size_bytes is its size now. The caller closes *fd. */
+SHEAF_MUST_USE sheaf_status sheaf_file_open(const char *path, int *fd, uint64_t *size_bytes, sheaf_problem *problem);
 /* Reads all of `path`, at most `limit` bytes. out->capacity = size + 1 and a NUL follows the content. */
 SHEAF_MUST_USE sheaf_status sheaf_file_read_whole(const char *path, size_t limit, sheaf_buffer *out, sheaf_problem *problem);
 

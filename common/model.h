@@ -33,5 +33,7 @@ void sheaf_model_free(sheaf_model *model);
 SHEAF_MUST_USE sheaf_status sheaf_model_digest(const sheaf_model *model, uint8_t out[SHEAF_DIGEST_BYTES]);
 /* The tensor of that name, or NULL. */
 const sheaf_model_tensor *sheaf_model_find(const sheaf_model *model, const char *name);
+/* SHEAF_OK when `found` has the name, dtype and shape of `expected`. */
+SHEAF_MUST_USE sheaf_status sheaf_tensor_same(const sheaf_tensor *expected, const sheaf_tensor *found, sheaf_problem *problem);
 /* SHEAF_OK when names, dtypes and shapes are the same; else SHEAF_E_NAME, SHEAF_E_DTYPE or SHEAF_E_SHAPE with a text. */
 SHEAF_MUST_USE sheaf_status sheaf_model_same_shape(const sheaf_model *a, const sheaf_model *b, sheaf_problem *problem);

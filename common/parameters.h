@@ -28,6 +28,8 @@ typedef struct {
     uint64_t bytes;    /* elements * element size */
 } sheaf_tensor;
 
+/* 1 if `name` is 1..127 bytes without control characters, so that it can stand in a log line. */
+int sheaf_tensor_name_ok(const char *name);
 /* Bytes per element of a dtype in safetensors' spelling, 0 when unknown. */
 uint32_t sheaf_dtype_bytes(const char *dtype);
 /* Fills elements and bytes from dtype, rank and dims; SHEAF_E_MALFORMED on overflow, SHEAF_E_DTYPE when unknown. */
