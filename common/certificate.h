@@ -4,8 +4,10 @@
  *          The role also needs its extended key usage: aggregator serverAuth, all others clientAuth.
  * Owner:   sheaf_certificate is immutable and reference counted; every _from_ and _ref is paired with an _unref.
  * Threads: any.
+ *          The subject holds these three and nothing else; an authority's certificate (CA:TRUE) names no peer.
  * Keys:    ECDSA P-256 (signatures in DER, SHA-256) and Ed25519; anything else is SHEAF_E_CERTIFICATE.
- * Errors:  SHEAF_E_CERTIFICATE (not a certificate, or of a form that we refuse), SHEAF_E_SIGNATURE.
+ * Errors:  SHEAF_E_CERTIFICATE (not a certificate, or of a form that we refuse), SHEAF_E_SIGNATURE; SHEAF_E_MEMORY and
+ *          SHEAF_E_CRYPTO when OpenSSL fails for its own reasons; the file errors of file.h.
  * Not:     chain and validity are checked by TLS (transport/tls_engine) or by sheaf_certificate_check_chain. */
 #pragma once
 #include "common/bytes.h"
@@ -32,6 +34,9 @@ typedef struct {
 typedef struct sheaf_certificate sheaf_certificate;
 
 SHEAF_MUST_USE sheaf_status sheaf_certificate_from_der(sheaf_span der, sheaf_certificate **out);
+/* The same, with the reason of a refusal in *problem. */
+SHEAF_MUST_USE sheaf_status sheaf_certificate_read(sheaf_span der, sheaf_certificate **out, sheaf_problem *problem);
+/* The first certificate of a PEM file; further ones are kept as intermediates for check_chain. */
 SHEAF_MUST_USE sheaf_status sheaf_certificate_from_pem_file(const char *path, sheaf_certificate **out, sheaf_problem *problem);
 sheaf_certificate *sheaf_certificate_ref(sheaf_certificate *certificate);
 void sheaf_certificate_unref(sheaf_certificate *certificate); /* NULL is fine */
