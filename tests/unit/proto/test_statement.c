@@ -55,7 +55,7 @@ static void a_plan_out_of_range_is_refused(void **state) {
                        .progress_s = 5, .encoding = "f32"}, back;
     assert_int_equal(sheaf_plan_encode(&plan, &out), SHEAF_OK);
     assert_int_equal(sheaf_plan_decode(sheaf_buffer_span(&out), &back), SHEAF_OK);
-    assert_memory_equal(&plan, &back, sizeof plan);
+    assert_memory_equal(&plan, &back, offsetof(sheaf_plan, encoding) + sizeof plan.encoding); /* not the padding */
     plan.momentum = 1.0f;
     assert_int_equal(sheaf_plan_encode(&plan, &out), SHEAF_OK);
     assert_int_equal(sheaf_plan_decode(sheaf_buffer_span(&out), &back), SHEAF_E_MALFORMED);
