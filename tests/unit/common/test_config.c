@@ -436,9 +436,9 @@ static void more_entries_than_4096(void **state) {
     enum { ENTRIES = 4097 };
     char *text = malloc(16 + 2 * ENTRIES);
     assert_non_null(text);
-    strcpy(text, "input: [");
-    for (size_t i = 0; i < ENTRIES; i++) strcpy(text + 8 + 2 * i, "1,");
-    strcpy(text + 8 + 2 * ENTRIES, "]");
+    memcpy(text, "input: [", 8);
+    for (size_t i = 0; i < ENTRIES; i++) memcpy(text + 8 + 2 * i, "1,", 2);
+    memcpy(text + 8 + 2 * ENTRIES, "]", 2);
     refuse(text, "server.yaml:1: more than 4096 entries; expected fewer");
     text[8 + 2 * (ENTRIES - 1)] = ']';
     text[8 + 2 * (ENTRIES - 1) + 1] = '\0';
