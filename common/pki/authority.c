@@ -1,0 +1,373 @@
+#include "common/pki/authority.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <openssl/bio.h>
+#include <openssl/bn.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+
+#include "common/openssl_problem.h"
+#include "common/pki/mint.h"
+
+#define CA_FILE_BYTES_MAX 65536u
+#define CHAIN_MAX         8
+
+struct sheaf_authority {
+    char folder[SHEAF_PATH_BYTES];
+    int lock;
+    STACK_OF(X509) * chain; /* ca.pem: the issuer first */
+    EVP_PKEY *key;
+    sheaf_key_type key_type;
+};
+
+/* --- folder and lock ---------------------------------------------------------------------------------------------- */
+
+/* Who may write the folder could exchange the authority. */
+static sheaf_status check_folder(const char *folder, sheaf_problem *problem) {
+    struct stat info;
+    if (stat(folder, &info) != 0) return sheaf_problem_errno(problem, "look at", folder);
+    if ((info.st_mode & (S_IWGRP | S_IWOTH)) == 0) return SHEAF_OK;
+    return sheaf_problem_set(problem, SHEAF_E_PERMISSION, "%s: group or others may write this folder; chmod 700 it",
+                             folder);
+}
+
+static sheaf_status take_lock(const char *folder, int *fd, sheaf_problem *problem) {
+    char path[SHEAF_PATH_BYTES];
+    sheaf_status status = check_folder(folder, problem);
+    if (status == SHEAF_OK) status = sheaf_path_join(path, folder, "lock", problem);
+    if (status != SHEAF_OK) return status;
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (*fd < 0) return sheaf_problem_errno(problem, "open", path);
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    while (fcntl(*fd, F_SETLKW, &whole) != 0) {
+        if (errno == EINTR) continue;
+        status = sheaf_problem_errno(problem, "lock", path);
+        close(*fd);
+        *fd = -1;
+        return status;
+    }
+    return SHEAF_OK;
+}
+
+static sheaf_status is_there(const char *path, int *there, sheaf_problem *problem) {
+    struct stat info;
+    *there = lstat(path, &info) == 0;
+    return *there || errno == ENOENT ? SHEAF_OK : sheaf_problem_errno(problem, "look at", path);
+}
+
+/* --- certificates as text ----------------------------------------------------------------------------------------- */
+
+static sheaf_status write_certificates(const char *path, X509 *first, STACK_OF(X509) * chain, sheaf_problem *problem) {
+    BIO *memory = BIO_new(BIO_s_mem());
+    int done = memory != NULL && PEM_write_bio_X509(memory, first) == 1;
+    for (int i = 0; done && i < sk_X509_num(chain); i++) { /* -1 without a chain */
+        X509 *next = sk_X509_value(chain, i);
+        if ((X509_get_extension_flags(next) & EXFLAG_SI) != 0) continue; /* peers hold the root already */
+        done = PEM_write_bio_X509(memory, next) == 1;
+    }
+    char *text = NULL;
+    long size = done ? BIO_get_mem_data(memory, &text) : 0;
+    sheaf_status status = size > 0
+                              ? sheaf_file_replace(path, sheaf_span_of(text, (size_t)size), 0644, problem)
+                              : sheaf_problem_openssl(problem, SHEAF_E_CRYPTO, "%s: cannot encode a certificate", path);
+    BIO_free(memory);
+    return status;
+}
+
+static sheaf_status format_time(const ASN1_TIME *time, char out[SHEAF_RFC3339_BYTES], sheaf_problem *problem) {
+    struct tm parts;
+    if (ASN1_TIME_to_tm(time, &parts) != 1 || strftime(out, SHEAF_RFC3339_BYTES, "%Y-%m-%dT%H:%M:%SZ", &parts) == 0) {
+        return sheaf_problem_openssl(problem, SHEAF_E_CERTIFICATE, "a certificate's time cannot be read");
+    }
+    return SHEAF_OK;
+}
+
+static sheaf_status format_fingerprint(const X509 *x509, char out[2 * SHEAF_DIGEST_BYTES + 1], sheaf_problem *problem) {
+    uint8_t digest[SHEAF_DIGEST_BYTES];
+    if (X509_digest(x509, EVP_sha256(), digest, NULL) != 1) {
+        return sheaf_problem_openssl(problem, SHEAF_E_CRYPTO, "cannot hash a certificate");
+    }
+    sheaf_hex(digest, sizeof digest, out);
+    return SHEAF_OK;
+}
+
+static sheaf_status format_serial(const X509 *x509, char out[SHEAF_SERIAL_BYTES], sheaf_problem *problem) {
+    BIGNUM *number = ASN1_INTEGER_to_BN(X509_get0_serialNumber(x509), NULL);
+    char *text = number == NULL ? NULL : BN_bn2hex(number);
+    sheaf_status status = SHEAF_OK;
+    if (text == NULL || snprintf(out, SHEAF_SERIAL_BYTES, "%s", text) >= (int)SHEAF_SERIAL_BYTES) {
+        status = sheaf_problem_openssl(problem, SHEAF_E_CRYPTO, "cannot print a serial number");
+    }
+    OPENSSL_free(text);
+    BN_free(number);
+    return status;
+}
+
+/* --- create ------------------------------------------------------------------------------------------------------- */
+
+static sheaf_status refuse_existing(const char *certificate, const char *key, sheaf_problem *problem) {
+    int has_certificate = 0, has_key = 0;
+    sheaf_status status = is_there(certificate, &has_certificate, problem);
+    if (status == SHEAF_OK) status = is_there(key, &has_key, problem);
+    if (status != SHEAF_OK || (!has_certificate && !has_key)) return status;
+    return sheaf_problem_set(
+        problem, SHEAF_E_EXISTS,
+        "%s: an authority is already there; a new root would make every certificate of the old one "
+        "worthless. To begin anew on purpose, choose another folder or move this one away%s",
+        has_certificate ? certificate : key,
+        has_certificate ? "" : " (this key has no certificate: an earlier init was cut short)");
+}
+
+static sheaf_status create_files(const char *folder, const sheaf_authority_options *options, sheaf_problem *problem) {
+    char certificate[SHEAF_PATH_BYTES], key_path[SHEAF_PATH_BYTES];
+    sheaf_status status = sheaf_path_join(certificate, folder, SHEAF_AUTHORITY_CERTIFICATE, problem);
+    if (status == SHEAF_OK) status = sheaf_path_join(key_path, folder, SHEAF_AUTHORITY_KEY, problem);
+    if (status == SHEAF_OK) status = refuse_existing(certificate, key_path, problem);
+    if (status != SHEAF_OK) return status;
+    sheaf_key_type type = options->key_type == SHEAF_KEY_ANY ? SHEAF_KEY_P256 : options->key_type;
+    EVP_PKEY *key = NULL;
+    X509 *x509 = NULL;
+    status = sheaf_private_key_make(type, &key, problem);
+    if (status == SHEAF_OK) status = sheaf_mint_root(options->name, options->days, key, type, &x509, problem);
+    if (status == SHEAF_OK) status = sheaf_private_key_write(key_path, key, problem);
+    if (status == SHEAF_OK) status = write_certificates(certificate, x509, NULL, problem);
+    X509_free(x509);
+    EVP_PKEY_free(key);
+    return status;
+}
+
+sheaf_status sheaf_authority_create(const char *folder, const sheaf_authority_options *options,
+                                    sheaf_problem *problem) {
+    /* Asked before anything is made, so that a refusal leaves no folder behind. */
+    if (!sheaf_name_ok(options->name)) {
+        return sheaf_problem_set(problem, SHEAF_E_NAME,
+                                 "name '%.80s': must be 1 to 63 of A-Z a-z 0-9 . _ - and not start with '.'",
+                                 options->name);
+    }
+    int lock = -1;
+    sheaf_status status = sheaf_file_make_folder(folder, problem);
+    if (status == SHEAF_OK) status = take_lock(folder, &lock, problem);
+    if (status != SHEAF_OK) return status;
+    (void)ERR_set_mark();
+    status = create_files(folder, options, problem);
+    (void)ERR_pop_to_mark();
+    close(lock);
+    return status;
+}
+
+/* --- open --------------------------------------------------------------------------------------------------------- */
+
+static sheaf_status parse_chain(const sheaf_buffer *text, const char *path, STACK_OF(X509) * chain,
+                                sheaf_problem *problem) {
+    BIO *memory = BIO_new_mem_buf(text->data, (int)text->size); /* size <= CA_FILE_BYTES_MAX */
+    X509 *x509 = NULL;
+    while (memory != NULL && sk_X509_num(chain) < CHAIN_MAX &&
+           (x509 = PEM_read_bio_X509(memory, NULL, NULL, NULL)) != NULL) {
+        if (sk_X509_push(chain, x509) <= 0) X509_free(x509);
+    }
+    BIO_free(memory);
+    X509 *first = sk_X509_num(chain) > 0 ? sk_X509_value(chain, 0) : NULL;
+    if (first != NULL && X509_check_ca(first) == 1 && (X509_get_key_usage(first) & KU_KEY_CERT_SIGN) != 0) {
+        return SHEAF_OK;
+    }
+    return sheaf_problem_set(problem, SHEAF_E_CERTIFICATE, "%s: not the certificate of an authority in PEM", path);
+}
+
+static sheaf_status load_chain(const char *folder, STACK_OF(X509) * *out, sheaf_problem *problem) {
+    *out = NULL;
+    char path[SHEAF_PATH_BYTES];
+    sheaf_buffer text = {0};
+    sheaf_status status = sheaf_path_join(path, folder, SHEAF_AUTHORITY_CERTIFICATE, problem);
+    if (status == SHEAF_OK) status = sheaf_file_read_whole(path, CA_FILE_BYTES_MAX, &text, problem);
+    if (status == SHEAF_E_NOT_FOUND) {
+        return sheaf_problem_set(problem, status, "%s: no authority is there; make one with sheaf pki init", path);
+    }
+    if (status != SHEAF_OK) return status;
+    STACK_OF(X509) *chain = sk_X509_new_null();
+    status = chain != NULL ? parse_chain(&text, path, chain, problem)
+                           : sheaf_problem_set(problem, SHEAF_E_MEMORY, "%s: no memory", path);
+    free(text.data);
+    if (status == SHEAF_OK)
+        *out = chain;
+    else
+        sk_X509_pop_free(chain, X509_free);
+    return status;
+}
+
+static sheaf_status load(sheaf_authority *authority, sheaf_problem *problem) {
+    char path[SHEAF_PATH_BYTES];
+    sheaf_status status = load_chain(authority->folder, &authority->chain, problem);
+    if (status == SHEAF_OK) status = sheaf_path_join(path, authority->folder, SHEAF_AUTHORITY_KEY, problem);
+    if (status == SHEAF_OK) status = sheaf_private_key_read(path, &authority->key, &authority->key_type, problem);
+    if (status != SHEAF_OK) return status;
+    if (X509_check_private_key(sk_X509_value(authority->chain, 0), authority->key) == 1) return SHEAF_OK;
+    return sheaf_problem_set(problem, SHEAF_E_MISMATCH, "%s: not the key of the certificate beside it", path);
+}
+
+sheaf_status sheaf_authority_open(const char *folder, sheaf_authority **out, sheaf_problem *problem) {
+    *out = NULL;
+    sheaf_authority *authority = calloc(1, sizeof *authority);
+    if (authority == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "%s: no memory", folder);
+    authority->lock = -1;
+    sheaf_status status = SHEAF_OK;
+    if (snprintf(authority->folder, sizeof authority->folder, "%s", folder) >= (int)sizeof authority->folder) {
+        status = sheaf_problem_set(problem, SHEAF_E_TOO_LARGE, "%s: path is too long", folder);
+    }
+    (void)ERR_set_mark();
+    if (status == SHEAF_OK) status = take_lock(folder, &authority->lock, problem);
+    if (status == SHEAF_OK) status = load(authority, problem);
+    (void)ERR_pop_to_mark();
+    if (status == SHEAF_OK)
+        *out = authority;
+    else
+        sheaf_authority_close(authority);
+    return status;
+}
+
+void sheaf_authority_close(sheaf_authority *authority) {
+    if (authority == NULL) return;
+    EVP_PKEY_free(authority->key);
+    sk_X509_pop_free(authority->chain, X509_free);
+    if (authority->lock >= 0) close(authority->lock);
+    free(authority);
+}
+
+sheaf_status sheaf_authority_describe(const char *folder, sheaf_authority_summary *out, sheaf_problem *problem) {
+    memset(out, 0, sizeof *out);
+    STACK_OF(X509) *chain = NULL;
+    (void)ERR_set_mark();
+    sheaf_status status = load_chain(folder, &chain, problem);
+    X509 *first = status == SHEAF_OK ? sk_X509_value(chain, 0) : NULL;
+    if (status == SHEAF_OK) status = format_time(X509_get0_notAfter(first), out->not_after, problem);
+    if (status == SHEAF_OK) status = format_fingerprint(first, out->fingerprint, problem);
+    if (status == SHEAF_OK) status = sheaf_path_join(out->certificate, folder, SHEAF_AUTHORITY_CERTIFICATE, problem);
+    if (status == SHEAF_OK) {
+        (void)X509_NAME_get_text_by_NID(X509_get_subject_name(first), NID_commonName, out->name, sizeof out->name);
+    }
+    sk_X509_pop_free(chain, X509_free);
+    (void)ERR_pop_to_mark();
+    return status;
+}
+
+/* --- issue -------------------------------------------------------------------------------------------------------- */
+
+static sheaf_status place_files(const sheaf_authority *authority, const sheaf_issue_options *options, sheaf_issued *out,
+                                sheaf_problem *problem) {
+    /* Names stand in paths below: nothing may be joined before they are known to be harmless. */
+    const char *names[] = {options->tenant, options->name};
+    for (int i = 0; i < 2; i++) {
+        if (sheaf_name_ok(names[i])) continue;
+        return sheaf_problem_set(problem, SHEAF_E_NAME,
+                                 "%s '%.80s': must be 1 to 63 of A-Z a-z 0-9 . _ - and not start with '.'",
+                                 i == 0 ? "tenant" : "name", names[i]);
+    }
+    if (options->role == SHEAF_ROLE_NONE) {
+        return sheaf_problem_set(problem, SHEAF_E_USAGE, "the role must be device, operator, auditor or aggregator");
+    }
+    const char *folder = options->folder != NULL ? options->folder : authority->folder;
+    char file[2 * SHEAF_NAME_BYTES + 8];
+    (void)snprintf(file, sizeof file, "%s-%s.pem", sheaf_role_name(options->role), options->name);
+    sheaf_status status = sheaf_path_join(out->certificate, folder, file, problem);
+    (void)snprintf(file, sizeof file, "%s-%s.key", sheaf_role_name(options->role), options->name);
+    return status == SHEAF_OK ? sheaf_path_join(out->key, folder, file, problem) : status;
+}
+
+/* A renewed certificate must name the same peer: else somebody else would inherit its key. */
+static sheaf_status check_renewed(const char *path, const sheaf_issue_options *options, sheaf_problem *problem) {
+    sheaf_certificate *old = NULL;
+    sheaf_status status = sheaf_certificate_from_pem_file(path, &old, problem);
+    if (status != SHEAF_OK) return status;
+    const sheaf_identity *identity = sheaf_certificate_identity(old);
+    if (strcmp(identity->tenant, options->tenant) != 0 || strcmp(identity->name, options->name) != 0 ||
+        identity->role != options->role) {
+        status = sheaf_problem_set(problem, SHEAF_E_MISMATCH, "%s: names %s %s of tenant %s, not %s %s of tenant %s",
+                                   path, sheaf_role_name(identity->role), identity->name, identity->tenant,
+                                   sheaf_role_name(options->role), options->name, options->tenant);
+    }
+    sheaf_certificate_unref(old);
+    return status;
+}
+
+static sheaf_status check_existing(const char *path, const sheaf_issue_options *options, sheaf_problem *problem) {
+    int there = 0;
+    sheaf_status status = is_there(path, &there, problem);
+    if (status != SHEAF_OK) return status;
+    if (there && options->renew) return check_renewed(path, options, problem);
+    if (options->renew) return sheaf_problem_set(problem, SHEAF_E_NOT_FOUND, "%s: no certificate to renew", path);
+    if (!there) return SHEAF_OK;
+    return sheaf_problem_set(problem, SHEAF_E_EXISTS,
+                             "%s: is there already; renew it, or put another in a folder of its own", path);
+}
+
+/* The key file that is there, or a new key, which is not written yet. */
+static sheaf_status get_key(const char *path, sheaf_key_type wanted, EVP_PKEY **key, int *is_new,
+                            sheaf_problem *problem) {
+    sheaf_key_type type = SHEAF_KEY_ANY;
+    int there = 0;
+    sheaf_status status = is_there(path, &there, problem);
+    if (status != SHEAF_OK) return status;
+    *is_new = !there;
+    if (!there) return sheaf_private_key_make(wanted, key, problem);
+    status = sheaf_private_key_read(path, key, &type, problem);
+    if (status != SHEAF_OK || wanted == SHEAF_KEY_ANY || wanted == type) return status;
+    return sheaf_problem_set(problem, SHEAF_E_MISMATCH, "%s: the key that is there is %s, not %s", path,
+                             sheaf_key_type_name(type), sheaf_key_type_name(wanted));
+}
+
+/* What was made is read back by the code that will judge it: a certificate that we would refuse never leaves. */
+static sheaf_status describe(X509 *x509, sheaf_issued *out, sheaf_problem *problem) {
+    unsigned char *der = NULL;
+    sheaf_certificate *certificate = NULL;
+    int size = i2d_X509(x509, &der);
+    if (size <= 0) return sheaf_problem_openssl(problem, SHEAF_E_CRYPTO, "cannot encode a certificate");
+    sheaf_status status = sheaf_certificate_read(sheaf_span_of(der, (size_t)size), &certificate, problem);
+    OPENSSL_free(der);
+    if (status != SHEAF_OK) return status;
+    out->identity = *sheaf_certificate_identity(certificate);
+    sheaf_hex(sheaf_certificate_fingerprint(certificate), SHEAF_DIGEST_BYTES, out->fingerprint);
+    sheaf_certificate_unref(certificate);
+    status = format_serial(x509, out->serial, problem);
+    if (status == SHEAF_OK) status = format_time(X509_get0_notBefore(x509), out->not_before, problem);
+    return status == SHEAF_OK ? format_time(X509_get0_notAfter(x509), out->not_after, problem) : status;
+}
+
+/* Nothing is written before all that can be refused has been made. */
+static sheaf_status issue(sheaf_authority *authority, const sheaf_issue_options *options, sheaf_issued *out,
+                          sheaf_problem *problem) {
+    const sheaf_mint_options mint = {options->role, options->tenant, options->name, options->alternative_names,
+                                     options->days};
+    const sheaf_issuer issuer = {sk_X509_value(authority->chain, 0), authority->key, authority->key_type};
+    EVP_PKEY *key = NULL;
+    X509 *x509 = NULL;
+    int is_new = 0;
+    sheaf_status status = place_files(authority, options, out, problem);
+    if (status == SHEAF_OK) status = check_existing(out->certificate, options, problem);
+    if (status == SHEAF_OK) status = get_key(out->key, options->key_type, &key, &is_new, problem);
+    if (status == SHEAF_OK) status = sheaf_mint_peer(&mint, key, &issuer, &x509, problem);
+    if (status == SHEAF_OK) status = describe(x509, out, problem);
+    if (status == SHEAF_OK && options->folder != NULL) status = sheaf_file_make_folder(options->folder, problem);
+    if (status == SHEAF_OK && is_new) status = sheaf_private_key_write(out->key, key, problem);
+    if (status == SHEAF_OK) status = sheaf_registry_add(authority->folder, out, problem);
+    if (status == SHEAF_OK) status = write_certificates(out->certificate, x509, authority->chain, problem);
+    X509_free(x509);
+    EVP_PKEY_free(key);
+    return status;
+}
+
+sheaf_status sheaf_authority_issue(sheaf_authority *authority, const sheaf_issue_options *options, sheaf_issued *out,
+                                   sheaf_problem *problem) {
+    memset(out, 0, sizeof *out);
+    (void)ERR_set_mark();
+    sheaf_status status = issue(authority, options, out, problem);
+    (void)ERR_pop_to_mark();
+    return status;
+}

@@ -1,0 +1,58 @@
+/* authority.h - a certificate authority in a folder: made once, opened to issue, never replaced silently.
+ *
+ * Folder:  ca.pem (certificate; of an intermediate authority: its own first, then up to the root), ca.key (mode 0600),
+ *          index.jsonl (what was issued, registry.h), lock; and <role>-<name>.pem, <role>-<name>.key unless the
+ *          certificates go elsewhere.
+ * Owner:   an open authority holds its private key and the folder's lock until it is closed.
+ * Threads: one authority, one thread; processes take turns by the lock.
+ * Units:   days.
+ * Errors:  SHEAF_E_EXISTS (an authority or a certificate is there already), SHEAF_E_NAME, SHEAF_E_USAGE,
+ * SHEAF_E_PERMISSION (a key or folder that others may change), SHEAF_E_CERTIFICATE (ca.pem), SHEAF_E_MISMATCH (ca.key
+ * is another's), SHEAF_E_CRYPTO, and those of file.h. Not:     revocation. */
+#pragma once
+#include "common/pki/registry.h"
+#include "common/private_key.h"
+
+#define SHEAF_AUTHORITY_CERTIFICATE "ca.pem"
+#define SHEAF_AUTHORITY_KEY         "ca.key"
+
+typedef struct {
+    const char *name; /* CN */
+    uint32_t days;
+    sheaf_key_type key_type; /* SHEAF_KEY_ANY: P-256 */
+} sheaf_authority_options;
+
+typedef struct {
+    char name[SHEAF_NAME_BYTES]; /* CN, as far as it fits */
+    char not_after[SHEAF_RFC3339_BYTES];
+    char fingerprint[2 * SHEAF_DIGEST_BYTES + 1];
+    char certificate[SHEAF_PATH_BYTES];
+} sheaf_authority_summary;
+
+typedef struct sheaf_authority sheaf_authority;
+
+/* Makes the folder and in it a new root. SHEAF_E_EXISTS when either of its two files is there, whatever it holds. */
+SHEAF_MUST_USE sheaf_status sheaf_authority_create(const char *folder, const sheaf_authority_options *options,
+                                                   sheaf_problem *problem);
+/* What the authority's certificate says; needs no private key. */
+SHEAF_MUST_USE sheaf_status sheaf_authority_describe(const char *folder, sheaf_authority_summary *out,
+                                                     sheaf_problem *problem);
+/* Waits for the lock. */
+SHEAF_MUST_USE sheaf_status sheaf_authority_open(const char *folder, sheaf_authority **out, sheaf_problem *problem);
+void sheaf_authority_close(sheaf_authority *authority); /* NULL is fine */
+
+typedef struct {
+    sheaf_role role;
+    const char *tenant;
+    const char *name;
+    const char *alternative_names; /* aggregators only: "localhost,127.0.0.1" */
+    uint32_t days;                 /* the certificate never outlives the authority's own */
+    sheaf_key_type key_type;       /* SHEAF_KEY_ANY: P-256, or what the key that is there has */
+    const char *folder;            /* where to put the files; NULL: the authority's */
+    int renew;                     /* replace a certificate that is there; its key stays */
+} sheaf_issue_options;
+
+/* Makes a key, unless a key file is there, and a certificate for it. Written in this order, each durably: key, entry in
+ * the list, certificate; so a crash leaves at worst a key without certificate, and the same call again finishes. */
+SHEAF_MUST_USE sheaf_status sheaf_authority_issue(sheaf_authority *authority, const sheaf_issue_options *options,
+                                                  sheaf_issued *out, sheaf_problem *problem);
