@@ -20,7 +20,7 @@ static char text[1 << 20];
 
 static int start(void **state) {
     (void)state;
-    strcpy(path, "/tmp/sheaf-log-XXXXXX");
+    (void)snprintf(path, sizeof path, "/tmp/sheaf-log-XXXXXX");
     int fd = mkstemp(path);
     if (fd < 0) return -1;
     close(fd);
