@@ -1,0 +1,109 @@
+#include "server/store/spool.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+sheaf_status sheaf_spool_open(sheaf_spool *spool, const char *job_folder, sheaf_problem *problem) {
+    sheaf_status status = sheaf_path_join(spool->folder, job_folder, "spool", problem);
+    return status == SHEAF_OK ? sheaf_file_make_folder(spool->folder, problem) : status;
+}
+
+static sheaf_status round_folder(const sheaf_spool *spool, uint64_t round, char out[SHEAF_PATH_BYTES],
+                                 sheaf_problem *problem) {
+    char name[32];
+    (void)snprintf(name, sizeof name, "%08" PRIu64, round);
+    return sheaf_path_join(out, spool->folder, name, problem);
+}
+
+static sheaf_status payload_path(const sheaf_spool *spool, uint64_t round, const char *client, const char *suffix,
+                                 char out[SHEAF_PATH_BYTES], sheaf_problem *problem) {
+    char folder[SHEAF_PATH_BYTES], name[128];
+    sheaf_status status = round_folder(spool, round, folder, problem);
+    (void)snprintf(name, sizeof name, "%s%s", client, suffix);
+    return status == SHEAF_OK ? sheaf_path_join(out, folder, name, problem) : status;
+}
+
+sheaf_status sheaf_spool_begin(const sheaf_spool *spool, uint64_t round, sheaf_problem *problem) {
+    char folder[SHEAF_PATH_BYTES];
+    sheaf_status status = round_folder(spool, round, folder, problem);
+    return status == SHEAF_OK ? sheaf_file_make_folder(folder, problem) : status;
+}
+
+sheaf_status sheaf_spool_receive(const sheaf_spool *spool, uint64_t round, const char *client, int *fd,
+                                 sheaf_problem *problem) {
+    char path[SHEAF_PATH_BYTES];
+    sheaf_status status = payload_path(spool, round, client, ".part", path, problem);
+    return status == SHEAF_OK ? sheaf_file_create(path, 0600, fd, problem) : status;
+}
+
+sheaf_status sheaf_spool_keep(const sheaf_spool *spool, uint64_t round, const char *client, int fd,
+                              sheaf_problem *problem) {
+    char part[SHEAF_PATH_BYTES], whole[SHEAF_PATH_BYTES];
+    sheaf_status status = payload_path(spool, round, client, ".part", part, problem);
+    if (status == SHEAF_OK) status = payload_path(spool, round, client, ".update", whole, problem);
+    return status == SHEAF_OK ? sheaf_file_publish(fd, part, whole, problem) : status;
+}
+
+void sheaf_spool_forget(const sheaf_spool *spool, uint64_t round, const char *client) {
+    char path[SHEAF_PATH_BYTES];
+    if (payload_path(spool, round, client, ".part", path, NULL) == SHEAF_OK) (void)unlink(path);
+}
+
+sheaf_status sheaf_spool_map_fd(int fd, uint64_t bytes, sheaf_span *out, sheaf_problem *problem) {
+    struct stat info;
+    *out = sheaf_span_of(NULL, 0);
+    if (fstat(fd, &info) != 0) return sheaf_problem_errno(problem, "look at", "payload");
+    if ((uint64_t)info.st_size != bytes) {
+        return sheaf_problem_set(problem, SHEAF_E_CORRUPT, "payload: has %lld bytes, was accepted with %" PRIu64,
+                                 (long long)info.st_size, bytes);
+    }
+    if (bytes == 0) return SHEAF_OK;
+    if (bytes > SIZE_MAX)
+        return sheaf_problem_set(problem, SHEAF_E_MEMORY, "payload: too large for this machine's addresses");
+    void *memory = mmap(NULL, (size_t)bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) return sheaf_problem_errno(problem, "map", "payload");
+    *out = sheaf_span_of(memory, (size_t)bytes);
+    return SHEAF_OK;
+}
+
+sheaf_status sheaf_spool_map(const sheaf_spool *spool, uint64_t round, const char *client, uint64_t bytes,
+                             sheaf_span *out, sheaf_problem *problem) {
+    char path[SHEAF_PATH_BYTES];
+    sheaf_status status = payload_path(spool, round, client, ".update", path, problem);
+    if (status != SHEAF_OK) return status;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) return sheaf_problem_errno(problem, "open", path);
+    status = sheaf_spool_map_fd(fd, bytes, out, problem);
+    if (status != SHEAF_OK) (void)sheaf_problem_prefix(problem, "%s", path);
+    close(fd);
+    return status;
+}
+
+void sheaf_spool_unmap(sheaf_span mapped) {
+    if (mapped.size == 0) return;
+    union {
+        const uint8_t *constant;
+        void *plain;
+    } address = {mapped.data};
+    (void)munmap(address.plain, mapped.size);
+}
+
+sheaf_status sheaf_spool_remove(const sheaf_spool *spool, uint64_t round, sheaf_problem *problem) {
+    char folder[SHEAF_PATH_BYTES];
+    sheaf_status status = round_folder(spool, round, folder, problem);
+    if (status != SHEAF_OK) return status;
+    DIR *listing = opendir(folder);
+    if (listing == NULL) return errno == ENOENT ? SHEAF_OK : sheaf_problem_errno(problem, "list", folder);
+    for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
+        if (entry->d_name[0] != '.') (void)unlinkat(dirfd(listing), entry->d_name, 0);
+    }
+    closedir(listing);
+    /* No sync: payloads that come back after a power cut are removed when the next round is. */
+    return rmdir(folder) == 0 ? SHEAF_OK : sheaf_problem_errno(problem, "remove", folder);
+}
