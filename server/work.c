@@ -1,0 +1,75 @@
+#include "server/work.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct sheaf_request_pool {
+    pthread_mutex_t lock;
+    sheaf_request *free;
+    sheaf_request requests[];
+};
+
+sheaf_status sheaf_request_pool_make(uint32_t capacity, sheaf_request_pool **out) {
+    *out = NULL;
+    sheaf_request_pool *pool = calloc(1, sizeof *pool + capacity * sizeof pool->requests[0]);
+    if (pool == NULL) return SHEAF_E_MEMORY;
+    pthread_mutex_init(&pool->lock, NULL);
+    for (uint32_t i = 0; i < capacity; i++) {
+        pool->requests[i].pool = pool;
+        pool->requests[i].next_free = pool->free;
+        pool->free = &pool->requests[i];
+    }
+    *out = pool;
+    return SHEAF_OK;
+}
+
+void sheaf_request_pool_free(sheaf_request_pool *pool) {
+    if (pool == NULL) return;
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}
+
+sheaf_request *sheaf_request_take(sheaf_request_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    sheaf_request *request = pool->free;
+    if (request != NULL) pool->free = request->next_free;
+    pthread_mutex_unlock(&pool->lock);
+    return request;
+}
+
+static void give_back(sheaf_request *request) {
+    request->exchange = NULL;
+    request->upload = NULL;
+    pthread_mutex_lock(&request->pool->lock);
+    request->next_free = request->pool->free;
+    request->pool->free = request;
+    pthread_mutex_unlock(&request->pool->lock);
+}
+
+void sheaf_request_reply(sheaf_request *request, const sheaf_v1_Reply *reply, sheaf_span payload,
+                         sheaf_buffer *scratch) {
+    sheaf_status status = sheaf_frame_encode_reply(reply, payload, scratch);
+    assert(status == SHEAF_OK); /* every reply of ours fits the frame, by the sizes in sheaf.options */
+    request->carrier->reply(request->exchange, sheaf_buffer_span(scratch));
+    give_back(request);
+}
+
+void sheaf_request_refuse(sheaf_request *request, sheaf_status reason, const char *detail, sheaf_buffer *scratch) {
+    sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
+    reply.which_body = sheaf_v1_Reply_refusal_tag;
+    reply.body.refusal.status = (uint32_t)reason;
+    (void)snprintf(reply.body.refusal.reason, sizeof reply.body.refusal.reason, "%s", sheaf_status_name(reason));
+    (void)snprintf(reply.body.refusal.detail, sizeof reply.body.refusal.detail, "%s",
+                   detail == NULL ? sheaf_status_text(reason) : detail);
+    sheaf_request_reply(request, &reply, sheaf_span_of(NULL, 0), scratch);
+}
+
+void sheaf_request_wait(sheaf_request *request, sheaf_status why, uint32_t retry_ms, sheaf_buffer *scratch) {
+    sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
+    reply.which_body = sheaf_v1_Reply_wait_tag;
+    reply.body.wait.status = (uint32_t)why;
+    reply.body.wait.retry_ms = retry_ms;
+    sheaf_request_reply(request, &reply, sheaf_span_of(NULL, 0), scratch);
+}
