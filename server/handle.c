@@ -1,0 +1,195 @@
+#include "server/handle.h"
+
+#include "common/log.h"
+#include "server/intake/offer.h"
+
+#define DISK_RETRY_MS 1000u
+#define BUSY_RETRY_MS 50u
+
+static void refuse(sheaf_request *request, sheaf_job *job, sheaf_status reason, const char *detail,
+                   sheaf_buffer *scratch) {
+    const sheaf_handlers *handlers = request->service;
+    sheaf_refusals *refusals = job == NULL ? handlers->refusals : sheaf_job_refusals(job);
+    const char *client = request->peer == NULL ? "" : sheaf_certificate_identity(request->peer)->name;
+    sheaf_refusals_note(refusals, reason, job == NULL ? "" : sheaf_job_config_of(job)->name, client, detail);
+    sheaf_request_refuse(request, reason, detail, scratch);
+}
+
+static void post(sheaf_request *request, sheaf_job *job, sheaf_event event) {
+    request->event = event;
+    sheaf_job_post(job, request);
+}
+
+static void handle_hello(sheaf_request *request, sheaf_job *job, sheaf_buffer *scratch) {
+    const sheaf_handlers *handlers = request->service;
+    const sheaf_v1_Hello *hello = &request->message.body.hello;
+    if (hello->protocol != 1) {
+        refuse(request, job, SHEAF_E_VERSION, "this aggregator speaks protocol 1", scratch);
+        return;
+    }
+    sheaf_plan plan = sheafd_job_plan(sheaf_job_config_of(job));
+    sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
+    reply.which_body = sheaf_v1_Reply_welcome_tag;
+    reply.body.welcome.protocol = 1;
+    reply.body.welcome.chunk_bytes = handlers->chunk_bytes;
+    uint64_t room =
+        hello->frame_bytes_max > SHEAF_FRAME_BYTES_MAX(0) ? hello->frame_bytes_max - SHEAF_FRAME_BYTES_MAX(0) : 0;
+    if (room < reply.body.welcome.chunk_bytes) reply.body.welcome.chunk_bytes = (uint32_t)room;
+    for (pb_size_t i = 0; i < hello->encodings_count; i++) {
+        if (strcmp(hello->encodings[i], plan.encoding) == 0) reply.body.welcome.encodings_ok = 1;
+    }
+    sheaf_request_reply(request, &reply, sheaf_span_of(NULL, 0), scratch);
+}
+
+static void handle_query(sheaf_request *request, sheaf_job *job, sheaf_buffer *scratch) {
+    (void)scratch;
+    post(request, job, SHEAF_ON_QUERY);
+}
+
+static void handle_progress(sheaf_request *request, sheaf_job *job, sheaf_buffer *scratch) {
+    (void)scratch;
+    post(request, job, SHEAF_ON_PROGRESS);
+}
+
+static void handle_model(sheaf_request *request, sheaf_job *job, sheaf_buffer *scratch) {
+    const sheaf_handlers *handlers = request->service;
+    const sheaf_v1_ModelQuery *query = &request->message.body.model;
+    sheaf_version *version = sheaf_shelf_take(sheaf_job_shelf(job));
+    const sheaf_model *model = &version->model;
+    int known = sheaf_span_equal(sheaf_span_of(query->digest.bytes, query->digest.size),
+                                 sheaf_span_of(version->digest, SHEAF_DIGEST_BYTES));
+    if (!known) {
+        refuse(request, job, SHEAF_E_NOT_FOUND, "not the model version that is served now", scratch);
+    } else if (query->offset > model->stream_bytes) {
+        refuse(request, job, SHEAF_E_TOO_LARGE, "offset is past the end of the model", scratch);
+    } else {
+        uint64_t bytes = model->stream_bytes - query->offset;
+        if (bytes > query->bytes_max) bytes = query->bytes_max;
+        if (bytes > handlers->chunk_bytes) bytes = handlers->chunk_bytes;
+        sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
+        reply.which_body = sheaf_v1_Reply_model_tag;
+        reply.body.model.offset = query->offset;
+        reply.body.model.total_bytes = model->stream_bytes;
+        sheaf_job_moved(job);
+        sheaf_request_reply(request, &reply, sheaf_span_of(model->stream + query->offset, (size_t)bytes), scratch);
+    }
+    sheaf_shelf_drop(sheaf_job_shelf(job), version);
+}
+
+static void handle_offer(sheaf_request *request, sheaf_job *job, sheaf_buffer *scratch) {
+    const sheaf_v1_Offer *offer = &request->message.body.offer;
+    sheaf_status status =
+        sheaf_offer_verify(request->peer, request->message.tenant, request->message.job,
+                           sheaf_span_of(offer->statement.bytes, offer->statement.size),
+                           sheaf_span_of(offer->signature.bytes, offer->signature.size), &request->statement);
+    if (status == SHEAF_OK)
+        post(request, job, SHEAF_ON_OFFER);
+    else
+        refuse(request, job, status, NULL, scratch);
+}
+
+/* verify, then decode: digest first, then every value, then the disk. */
+static sheaf_status finish_payload(sheaf_job *job, sheaf_upload *upload, sheaf_problem *problem) {
+    sheaf_span payload = sheaf_span_of(NULL, 0);
+    sheaf_status status = sheaf_upload_verify(upload, &payload, problem);
+    if (status == SHEAF_OK) status = sheaf_job_validate(job, upload->statement.payload_type, payload, problem);
+    sheaf_spool_unmap(payload);
+    return status == SHEAF_OK ? sheaf_upload_keep(upload, problem) : status;
+}
+
+static void tell_next_offset(sheaf_request *request, sheaf_upload *upload, sheaf_buffer *scratch) {
+    sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
+    reply.which_body = sheaf_v1_Reply_upload_tag;
+    reply.body.upload.next_offset = upload->next_offset;
+    sheaf_upload_give_back(upload);
+    sheaf_request_reply(request, &reply, sheaf_span_of(NULL, 0), scratch);
+}
+
+/* The peer's fault ends the upload with a refusal; the world's (disk) asks the device to try again. */
+static void fail_upload(sheaf_request *request, sheaf_job *job, sheaf_upload *upload, sheaf_status status,
+                        const sheaf_problem *problem, sheaf_buffer *scratch) {
+    sheaf_upload_drop(upload);
+    if (status < 200) {
+        refuse(request, job, status, problem->text[0] == '\0' ? NULL : problem->text, scratch);
+        return;
+    }
+    sheaf_log(SHEAF_LOG_ERROR, "spool_failed", "job=%s status=%s reason=\"%s\"", sheaf_job_config_of(job)->name,
+              sheaf_status_name(status), problem->text);
+    sheaf_request_wait(request, SHEAF_E_BUSY, DISK_RETRY_MS, scratch);
+}
+
+static void handle_chunk(sheaf_request *request, sheaf_job *job, sheaf_buffer *scratch) {
+    const sheaf_v1_Chunk *chunk = &request->message.body.chunk;
+    sheaf_upload *upload = NULL;
+    sheaf_status status =
+        sheaf_uploads_take(sheaf_job_uploads(job), request->message.client,
+                           sheaf_span_of(chunk->payload_digest.bytes, chunk->payload_digest.size), &upload);
+    if (status == SHEAF_E_BUSY) {
+        sheaf_request_wait(request, SHEAF_E_BUSY, BUSY_RETRY_MS, scratch);
+        return;
+    }
+    if (status != SHEAF_OK) { /* no fault of the device: an answer was lost, or we were restarted */
+        sheaf_request_refuse(request, status, "no such upload here: offer the update again", scratch);
+        return;
+    }
+    sheaf_problem problem = {SHEAF_OK, ""};
+    uint64_t before = upload->next_offset;
+    status = sheaf_upload_write(upload, chunk->offset, request->payload, &problem);
+    if (upload->next_offset > before) sheaf_job_moved(job);
+    if (status == SHEAF_OK && !sheaf_upload_whole(upload)) {
+        tell_next_offset(request, upload, scratch);
+        return;
+    }
+    if (status == SHEAF_OK) status = finish_payload(job, upload, &problem);
+    if (status != SHEAF_OK) {
+        fail_upload(request, job, upload, status, &problem, scratch);
+        return;
+    }
+    request->upload = upload;
+    post(request, job, SHEAF_ON_UPDATE);
+}
+
+/* One row a message of the protocol. */
+static const struct {
+    pb_size_t tag;
+    void (*handle)(sheaf_request *request, sheaf_job *job, sheaf_buffer *scratch);
+} handlers_by_body[] = {
+    {sheaf_v1_Request_hello_tag, handle_hello}, {sheaf_v1_Request_round_tag, handle_query},
+    {sheaf_v1_Request_model_tag, handle_model}, {sheaf_v1_Request_progress_tag, handle_progress},
+    {sheaf_v1_Request_offer_tag, handle_offer}, {sheaf_v1_Request_chunk_tag, handle_chunk},
+};
+
+static sheaf_job *find_job(const sheaf_handlers *handlers, const char *tenant, const char *name) {
+    for (size_t i = 0; i < handlers->job_count; i++) {
+        const sheafd_job_config *config = sheaf_job_config_of(handlers->jobs[i]);
+        if (strcmp(config->tenant, tenant) == 0 && strcmp(config->name, name) == 0) return handlers->jobs[i];
+    }
+    return NULL;
+}
+
+void sheaf_handle_request(sheaf_task *task, sheaf_buffer *scratch) {
+    sheaf_request *request = (sheaf_request *)task;
+    const sheaf_handlers *handlers = request->service;
+    sheaf_status status = sheaf_frame_decode_request(request->frame, &request->message, &request->payload);
+    if (status != SHEAF_OK) {
+        refuse(request, NULL, status, NULL, scratch);
+        return;
+    }
+    /* A job may be named in a refusal only once the peer is known to be of its tenant. */
+    status = sheaf_identity_check(request->peer, request->message.tenant, request->message.client);
+    if (status != SHEAF_OK) {
+        refuse(request, NULL, status, NULL, scratch);
+        return;
+    }
+    sheaf_job *job = find_job(handlers, request->message.tenant, request->message.job);
+    if (job == NULL) {
+        refuse(request, NULL, SHEAF_E_JOB, NULL, scratch);
+        return;
+    }
+    for (size_t i = 0; i < sizeof handlers_by_body / sizeof handlers_by_body[0]; i++) {
+        if (handlers_by_body[i].tag != request->message.which_body) continue;
+        handlers_by_body[i].handle(request, job, scratch);
+        return;
+    }
+    refuse(request, job, SHEAF_E_MALFORMED, NULL, scratch);
+}

@@ -1,0 +1,156 @@
+#include "server/job.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "common/log.h"
+
+struct sheaf_job {
+    sheaf_job_options options;
+    char folder[SHEAF_PATH_BYTES];
+    sheaf_database *database;
+    sheaf_spool spool;
+    sheaf_uploads *uploads;
+    sheaf_refusals refusals;
+    sheaf_shelf shelf;
+    sheaf_queue *events; /* of sheaf_request; one for each exchange fits */
+    _Atomic uint64_t moved_ns;
+    _Atomic int ended;
+    _Atomic int everyone_knows;
+    sheaf_round *round;
+    sheaf_buffer scratch;
+    pthread_t thread;
+    int running;
+};
+
+/* Everything that has come in since the last look, up to one batch. */
+static size_t collect(sheaf_job *job, sheaf_request **batch, uint64_t deadline_ns) {
+    size_t count = 0;
+    sheaf_request *request = sheaf_queue_pop(job->events, deadline_ns);
+    while (request != NULL) {
+        batch[count++] = request;
+        request = count < SHEAF_ROUND_BATCH ? sheaf_queue_try_pop(job->events) : NULL;
+    }
+    return count;
+}
+
+static void *run(void *context) {
+    sheaf_job *job = context;
+    sheaf_request *batch[SHEAF_ROUND_BATCH];
+    while (!sheaf_queue_closed(job->events)) {
+        uint64_t deadline_ns = sheaf_round_settle(job->round);
+        atomic_store(&job->ended, (int)sheaf_round_job_ended(job->round));
+        atomic_store(&job->everyone_knows, sheaf_round_everyone_knows(job->round));
+        size_t count = collect(job, batch, deadline_ns);
+        sheaf_round_handle(job->round, batch, count, &job->scratch);
+    }
+    return NULL;
+}
+
+static sheaf_status make_folder(sheaf_job *job, sheaf_problem *problem) {
+    char tenant[SHEAF_PATH_BYTES];
+    sheaf_status status =
+        sheaf_path_join(tenant, job->options.service->server.state, job->options.config->tenant, problem);
+    if (status == SHEAF_OK) status = sheaf_path_join(job->folder, tenant, job->options.config->name, problem);
+    return status == SHEAF_OK ? sheaf_file_make_folder(job->folder, problem) : status;
+}
+
+static sheaf_status open_stores(sheaf_job *job, sheaf_problem *problem) {
+    const sheafd_config *service = job->options.service;
+    char path[SHEAF_PATH_BYTES];
+    sheaf_status status = make_folder(job, problem);
+    if (status == SHEAF_OK) status = sheaf_path_join(path, service->server.state, "state.db", problem);
+    if (status == SHEAF_OK) status = sheaf_database_open(path, &job->database, problem);
+    if (status == SHEAF_OK) status = sheaf_spool_open(&job->spool, job->folder, problem);
+    if (status != SHEAF_OK) return status;
+    status = sheaf_uploads_make(&job->spool, service->limits.uploads, &job->uploads);
+    if (status == SHEAF_OK) status = sheaf_queue_make(service->limits.exchanges, &job->events);
+    job->scratch.capacity = SHEAF_FRAME_BYTES_MAX((size_t)service->limits.chunk_bytes);
+    job->scratch.data = malloc(job->scratch.capacity);
+    if (status != SHEAF_OK || job->scratch.data == NULL)
+        return sheaf_problem_set(problem, SHEAF_E_MEMORY, "no memory for the job's tables");
+    return SHEAF_OK;
+}
+
+static sheaf_status check_space(const sheaf_job *job, sheaf_problem *problem) {
+    sheaf_shelf *shelf = (sheaf_shelf *)&job->shelf;
+    sheaf_version *version = sheaf_shelf_take(shelf);
+    uint64_t payload = 4 * version->model.elements, cohort = job->options.config->cohort.maximum;
+    sheaf_shelf_drop(shelf, version);
+    uint64_t limit = job->options.service->limits.spool_bytes;
+    if (payload <= limit / cohort) return SHEAF_OK;
+    return sheaf_problem_set(
+        problem, SHEAF_E_CONFIG,
+        "%llu updates of %llu bytes may not fit limits.spool_bytes = %llu; raise it or lower cohort.maximum",
+        (unsigned long long)cohort, (unsigned long long)payload, (unsigned long long)limit);
+}
+
+static sheaf_status start(sheaf_job *job, sheaf_problem *problem) {
+    const sheaf_round_parts parts = {.config = job->options.config,
+                                     .folder = job->folder,
+                                     .model_bytes_max = job->options.service->limits.model_bytes,
+                                     .database = job->database,
+                                     .signer = job->options.signer,
+                                     .certificate = job->options.certificate,
+                                     .spool = &job->spool,
+                                     .uploads = job->uploads,
+                                     .refusals = &job->refusals,
+                                     .shelf = &job->shelf,
+                                     .workers = job->options.workers,
+                                     .events = job->events,
+                                     .moved_ns = &job->moved_ns};
+    sheaf_status status = sheaf_round_start(&parts, &job->round, problem);
+    if (status == SHEAF_OK) status = check_space(job, problem);
+    if (status != SHEAF_OK) return status;
+    if (pthread_create(&job->thread, NULL, run, job) != 0)
+        return sheaf_problem_set(problem, SHEAF_E_MEMORY, "cannot start a thread");
+    job->running = 1;
+    return SHEAF_OK;
+}
+
+sheaf_status sheaf_job_open(const sheaf_job_options *options, sheaf_job **out, sheaf_problem *problem) {
+    *out = NULL;
+    sheaf_job *job = calloc(1, sizeof *job);
+    if (job == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "no memory for a job");
+    job->options = *options;
+    atomic_init(&job->ended, SHEAF_AGAIN);
+    sheaf_shelf_init(&job->shelf);
+    sheaf_status status = open_stores(job, problem);
+    if (status == SHEAF_OK) status = start(job, problem);
+    if (status == SHEAF_OK) {
+        *out = job;
+        return SHEAF_OK;
+    }
+    (void)sheaf_problem_prefix(problem, "job %s/%s", options->config->tenant, options->config->name);
+    sheaf_job_close(job);
+    return status;
+}
+
+void sheaf_job_close(sheaf_job *job) {
+    if (job == NULL) return;
+    if (job->running) {
+        sheaf_queue_close(job->events);
+        (void)pthread_join(job->thread, NULL);
+    }
+    sheaf_round_stop(job->round);
+    sheaf_uploads_free(job->uploads);
+    sheaf_queue_free(job->events);
+    sheaf_shelf_fini(&job->shelf);
+    sheaf_database_close(job->database);
+    free(job->scratch.data);
+    free(job);
+}
+
+void sheaf_job_post(sheaf_job *job, sheaf_request *request) { sheaf_queue_push(job->events, request); }
+const sheafd_job_config *sheaf_job_config_of(const sheaf_job *job) { return job->options.config; }
+sheaf_shelf *sheaf_job_shelf(sheaf_job *job) { return &job->shelf; }
+sheaf_uploads *sheaf_job_uploads(sheaf_job *job) { return job->uploads; }
+sheaf_refusals *sheaf_job_refusals(sheaf_job *job) { return &job->refusals; }
+void sheaf_job_moved(sheaf_job *job) { atomic_store(&job->moved_ns, sheaf_now_ns()); }
+sheaf_status sheaf_job_ended(sheaf_job *job) { return (sheaf_status)atomic_load(&job->ended); }
+int sheaf_job_everyone_knows(sheaf_job *job) { return atomic_load(&job->everyone_knows); }
+
+sheaf_status sheaf_job_validate(sheaf_job *job, const char *payload_type, sheaf_span payload, sheaf_problem *problem) {
+    return sheaf_round_validate(job->round, payload_type, payload, problem);
+}

@@ -1,0 +1,40 @@
+/* job.h - one federated training task: a thread that owns its rounds, and what workers may read beside it.
+ *
+ * Owner:   the service owns jobs; a job owns its database connection, spool, uploads, shelf and round.
+ * Threads: open, close: the service's main thread. post: any thread. What the accessors return may be used on any
+ *          thread until close.
+ * Errors:  open: whatever makes the job impossible (config, model, disk), named.
+ * Not:     it reads no frame. */
+#pragma once
+#include "server/round.h"
+
+typedef struct sheaf_job sheaf_job;
+
+typedef struct {
+    const sheafd_config *service;         /* limits, state folder; borrowed */
+    const sheafd_job_config *config;      /* borrowed */
+    sheaf_signer *signer;                 /* borrowed */
+    const sheaf_certificate *certificate; /* borrowed */
+    sheaf_queue *workers;                 /* borrowed */
+} sheaf_job_options;
+
+SHEAF_MUST_USE sheaf_status sheaf_job_open(const sheaf_job_options *options, sheaf_job **out, sheaf_problem *problem);
+/* Stops the thread; every acknowledged update is durable already. No request of this job may be in work. NULL is fine.
+ */
+void sheaf_job_close(sheaf_job *job);
+/* Hands a request to the job's thread. */
+void sheaf_job_post(sheaf_job *job, sheaf_request *request);
+
+const sheafd_job_config *sheaf_job_config_of(const sheaf_job *job);
+sheaf_shelf *sheaf_job_shelf(sheaf_job *job);
+sheaf_uploads *sheaf_job_uploads(sheaf_job *job);
+sheaf_refusals *sheaf_job_refusals(sheaf_job *job);
+/* A device of this job has just shown progress. */
+void sheaf_job_moved(sheaf_job *job);
+/* Whether every value of a payload decodes on this job's lattice. */
+SHEAF_MUST_USE sheaf_status sheaf_job_validate(sheaf_job *job, const char *payload_type, sheaf_span payload,
+                                               sheaf_problem *problem);
+/* SHEAF_AGAIN while it runs; SHEAF_OK when it has released all rounds; else why it ended. */
+sheaf_status sheaf_job_ended(sheaf_job *job);
+/* 1 when it has ended and every known device has been told. */
+int sheaf_job_everyone_knows(sheaf_job *job);

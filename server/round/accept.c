@@ -1,0 +1,144 @@
+/* accept.c - an update becomes durable, acknowledged, counted, in that order; see state.h. */
+#include <inttypes.h>
+#include <math.h>
+
+#include "common/log.h"
+#include "server/round/state.h"
+
+static void wait_all_staged(sheaf_round *round, sheaf_buffer *scratch, const sheaf_problem *problem) {
+    sheaf_log(SHEAF_LOG_ERROR, "commit_failed", "updates=%zu reason=\"%s\"", round->staged_count, problem->text);
+    for (size_t i = 0; i < round->staged_count; i++) {
+        sheaf_upload_drop(round->staged[i].request->upload);
+        sheaf_request_wait(round->staged[i].request, SHEAF_E_BUSY, COMMIT_RETRY_MS, scratch);
+    }
+    round->staged_count = 0;
+}
+
+static sheaf_status make_receipt(sheaf_round *round, const sheaf_upload *upload, sheaf_receipt_row *out,
+                                 uint64_t now_ms) {
+    sheaf_receipt_statement receipt = {
+        .round = upload->statement.round, .attempt = upload->statement.attempt, .accepted_unix_ms = now_ms};
+    memcpy(receipt.tenant, upload->statement.tenant, sizeof receipt.tenant);
+    memcpy(receipt.job, upload->statement.job, sizeof receipt.job);
+    memcpy(receipt.client, upload->statement.client, sizeof receipt.client);
+    memcpy(receipt.payload_digest, upload->statement.payload_digest, SHEAF_DIGEST_BYTES);
+    memcpy(out->payload_digest, upload->statement.payload_digest, SHEAF_DIGEST_BYTES);
+    sheaf_status status =
+        sheaf_digest_of(sheaf_span_of(upload->statement_bytes, upload->statement_size), receipt.update_digest);
+    sheaf_buffer statement = {out->statement, 0, sizeof out->statement},
+                 signature = {out->signature, 0, sizeof out->signature};
+    if (status == SHEAF_OK) status = sheaf_receipt_statement_encode(&receipt, &statement);
+    if (status == SHEAF_OK) status = sheaf_signer_sign(round->parts.signer, sheaf_buffer_span(&statement), &signature);
+    out->statement_size = statement.size;
+    out->signature_size = signature.size;
+    return status;
+}
+
+static sheaf_status insert_update(sheaf_round *round, const sheaf_upload *upload, const sheaf_receipt_row *receipt,
+                                  uint64_t now_ms, sheaf_problem *problem) {
+    sheaf_update_row row = {.round = upload->statement.round,
+                            .attempt = upload->statement.attempt,
+                            .statement = sheaf_span_of(upload->statement_bytes, upload->statement_size),
+                            .signature = sheaf_span_of(upload->signature, upload->signature_size),
+                            .receipt = sheaf_span_of(receipt->statement, receipt->statement_size),
+                            .receipt_signature = sheaf_span_of(receipt->signature, receipt->signature_size),
+                            .payload_bytes = upload->statement.payload_bytes,
+                            .weight = upload->statement.weight,
+                            .training_loss = upload->training_loss,
+                            .accepted_unix_ms = now_ms};
+    memcpy(row.client, upload->statement.client, sizeof row.client);
+    memcpy(row.payload_digest, upload->statement.payload_digest, SHEAF_DIGEST_BYTES);
+    return sheaf_database_update_insert(round->parts.database, round->job_id, &row, problem);
+}
+
+/* Puts the update into the batch's transaction; it is neither counted nor acknowledged before
+ * sheaf_round_commit_staged. */
+sheaf_status sheaf_round_stage_update(sheaf_round *round, sheaf_request *request, sheaf_buffer *scratch) {
+    assert(round->staged_count < round->staged_capacity);
+    staged_update *staged = &round->staged[round->staged_count];
+    sheaf_problem problem = {SHEAF_OK, "cannot sign the receipt"};
+    uint64_t now_ms = sheaf_now_unix_ms();
+    sheaf_status status = round->staged_count == 0 ? sheaf_database_begin(round->parts.database, &problem) : SHEAF_OK;
+    if (status == SHEAF_OK) status = make_receipt(round, request->upload, &staged->receipt, now_ms);
+    if (status == SHEAF_OK) status = insert_update(round, request->upload, &staged->receipt, now_ms, &problem);
+    staged->request = request;
+    round->staged_count++;
+    if (status != SHEAF_OK) {
+        sheaf_database_rollback(round->parts.database);
+        wait_all_staged(round, scratch, &problem);
+    }
+    return SHEAF_OK;
+}
+
+static void run_addition(sheaf_task *task, sheaf_buffer *scratch) {
+    (void)scratch;
+    addition *add = (addition *)task;
+    sheaf_round *round = add->round;
+    sheaf_span payload = sheaf_span_of(NULL, 0);
+    sheaf_problem problem = {SHEAF_OK, "its digest or its values are not those that were accepted"};
+    sheaf_status status =
+        sheaf_spool_map(round->parts.spool, add->number, add->client, add->payload_bytes, &payload, &problem);
+    if (status == SHEAF_OK && add->recovered) {
+        uint8_t found[SHEAF_DIGEST_BYTES];
+        status = sheaf_digest_of(payload, found);
+        if (status == SHEAF_OK && memcmp(found, add->payload_digest, sizeof found) != 0) status = SHEAF_E_CORRUPT;
+    }
+    if (status == SHEAF_OK) status = sheaf_aggregator_add(round->aggregator, add->encoding, payload, add->weight);
+    sheaf_spool_unmap(payload);
+    if (status != SHEAF_OK) {
+        sheaf_log(SHEAF_LOG_ERROR, "accepted_update_lost", "job=%s round=%" PRIu64 " client=%s status=%s reason=\"%s\"",
+                  round->parts.config->name, add->number, add->client, sheaf_status_name(status), problem.text);
+        atomic_store(&round->addition_failed, (int)status);
+    }
+    atomic_fetch_sub(&round->adding, 1);
+    sheaf_queue_wake(round->parts.events);
+}
+
+/* Counts a durable update and hands it to the workers. */
+void sheaf_round_count_update(sheaf_round *round, const sheaf_update_statement *statement, double loss, int recovered) {
+    sheaf_member *member = NULL;
+    sheaf_status status = sheaf_cohort_admit(round->cohort, statement->client, &member);
+    assert(status == SHEAF_OK && !member->accepted);
+    member->accepted = 1;
+    addition *add = &round->additions[round->accepted++];
+    *add = (addition){.task = {run_addition},
+                      .round = round,
+                      .number = round->row.round,
+                      .payload_bytes = statement->payload_bytes,
+                      .weight = statement->weight,
+                      .recovered = recovered};
+    memcpy(add->client, statement->client, sizeof add->client);
+    memcpy(add->encoding, statement->payload_type, sizeof add->encoding);
+    memcpy(add->payload_digest, statement->payload_digest, SHEAF_DIGEST_BYTES);
+    round->row.accepted++;
+    round->row.upload_bytes += statement->payload_bytes;
+    round->row.weight += (uint64_t)statement->weight;
+    if (isfinite(loss)) {
+        round->loss_sum += loss * (double)statement->weight;
+        round->loss_weight += (double)statement->weight;
+    }
+    atomic_fetch_add(&round->adding, 1);
+    sheaf_queue_push(round->parts.workers, &add->task);
+}
+
+void sheaf_round_commit_staged(sheaf_round *round, sheaf_buffer *scratch) {
+    if (round->staged_count == 0) return;
+    sheaf_problem problem;
+    if (sheaf_database_commit(round->parts.database, &problem) != SHEAF_OK) {
+        wait_all_staged(round, scratch, &problem);
+        return;
+    }
+    for (size_t i = 0; i < round->staged_count; i++) {
+        sheaf_request *request = round->staged[i].request;
+        sheaf_upload *upload = request->upload;
+        sheaf_log(SHEAF_LOG_INFO, "update_accepted",
+                  "job=%s round=%" PRIu64 " client=%s weight=%" PRId64 " bytes=%" PRIu64, round->parts.config->name,
+                  round->row.round, upload->statement.client, upload->statement.weight,
+                  upload->statement.payload_bytes);
+        sheaf_round_count_update(round, &upload->statement, upload->training_loss, 0);
+        sheaf_upload_drop(upload);
+        sheaf_round_tell_receipt(request, &round->staged[i].receipt, scratch);
+    }
+    round->staged_count = 0;
+    sheaf_round_note_move(round);
+}
