@@ -10,7 +10,8 @@
 sheaf_status sheaf_path_join(char out[SHEAF_PATH_BYTES], const char *folder, const char *name, sheaf_problem *problem) {
     int written = snprintf(out, SHEAF_PATH_BYTES, "%s/%s", folder, name);
     if (written < 0 || (size_t)written >= SHEAF_PATH_BYTES) {
-        return sheaf_problem_set(problem, SHEAF_E_TOO_LARGE, "%s/%s: path is longer than %u bytes", folder, name, SHEAF_PATH_BYTES - 1);
+        return sheaf_problem_set(problem, SHEAF_E_TOO_LARGE, "%s/%s: path is longer than %u bytes", folder, name,
+                                 SHEAF_PATH_BYTES - 1);
     }
     return SHEAF_OK;
 }
@@ -21,8 +22,10 @@ static sheaf_status folder_of(char out[SHEAF_PATH_BYTES], const char *path, shea
     size_t size = slash == NULL ? 0 : (size_t)(slash - path);
     if (size >= SHEAF_PATH_BYTES) return sheaf_problem_set(problem, SHEAF_E_TOO_LARGE, "%s: path is too long", path);
     if (slash == path) size = 1;
-    if (size > 0) memcpy(out, path, size);
-    else out[size++] = '.';
+    if (size > 0)
+        memcpy(out, path, size);
+    else
+        out[size++] = '.';
     out[size] = '\0';
     return SHEAF_OK;
 }
@@ -43,14 +46,18 @@ static sheaf_status make_one_folder(const char *path, sheaf_problem *problem) {
     if (errno != EEXIST) return sheaf_problem_errno(problem, "make the folder", path);
     struct stat info;
     if (stat(path, &info) != 0) return sheaf_problem_errno(problem, "look at", path);
-    if (!S_ISDIR(info.st_mode)) return sheaf_problem_set(problem, SHEAF_E_EXISTS, "%s: is there, but is no folder", path);
-    return SHEAF_OK;
+    if (!S_ISDIR(info.st_mode))
+        return sheaf_problem_set(problem, SHEAF_E_EXISTS, "%s: is there, but is no folder", path);
+    /* It may stem from a run that died before its name was durable. Folders above ours may be closed to us. */
+    sheaf_status status = sheaf_file_sync_folder_of(path, problem);
+    return status == SHEAF_E_PERMISSION ? SHEAF_OK : status;
 }
 
 sheaf_status sheaf_file_make_folder(const char *path, sheaf_problem *problem) {
     char partial[SHEAF_PATH_BYTES];
     size_t size = strlen(path);
-    if (size == 0 || size >= sizeof partial) return sheaf_problem_set(problem, SHEAF_E_TOO_LARGE, "%s: not a usable path", path);
+    if (size == 0 || size >= sizeof partial)
+        return sheaf_problem_set(problem, SHEAF_E_TOO_LARGE, "%s: not a usable path", path);
     for (size_t i = 1; i < size; i++) {
         if (path[i] != '/') continue;
         memcpy(partial, path, i);
@@ -73,7 +80,8 @@ sheaf_status sheaf_file_write_at(int fd, sheaf_span bytes, uint64_t offset, cons
     return SHEAF_OK;
 }
 
-sheaf_status sheaf_file_read_at(int fd, void *out, size_t size, uint64_t offset, const char *path, sheaf_problem *problem) {
+sheaf_status sheaf_file_read_at(int fd, void *out, size_t size, uint64_t offset, const char *path,
+                                sheaf_problem *problem) {
     uint8_t *to = out;
     while (size > 0) {
         ssize_t got = pread(fd, to, size, (off_t)offset);
@@ -101,7 +109,8 @@ sheaf_status sheaf_file_publish(int fd, const char *temporary, const char *path,
 sheaf_status sheaf_file_replace(const char *path, sheaf_span content, unsigned mode, sheaf_problem *problem) {
     char temporary[SHEAF_PATH_BYTES];
     int written = snprintf(temporary, sizeof temporary, "%s.new", path);
-    if (written < 0 || (size_t)written >= sizeof temporary) return sheaf_problem_set(problem, SHEAF_E_TOO_LARGE, "%s: path is too long", path);
+    if (written < 0 || (size_t)written >= sizeof temporary)
+        return sheaf_problem_set(problem, SHEAF_E_TOO_LARGE, "%s: path is too long", path);
     int fd = -1;
     sheaf_status status = sheaf_file_create(temporary, mode, &fd, problem);
     if (status != SHEAF_OK) return status;
@@ -117,8 +126,10 @@ sheaf_status sheaf_file_open(const char *path, int *fd, uint64_t *size_bytes, sh
     if (*fd < 0) return sheaf_problem_errno(problem, "open", path);
     struct stat info;
     sheaf_status status = SHEAF_OK;
-    if (fstat(*fd, &info) != 0) status = sheaf_problem_errno(problem, "look at", path);
-    else if (!S_ISREG(info.st_mode)) status = sheaf_problem_set(problem, SHEAF_E_DISK, "%s: is not a regular file", path);
+    if (fstat(*fd, &info) != 0)
+        status = sheaf_problem_errno(problem, "look at", path);
+    else if (!S_ISREG(info.st_mode))
+        status = sheaf_problem_set(problem, SHEAF_E_DISK, "%s: is not a regular file", path);
     if (status == SHEAF_OK) {
         *size_bytes = (uint64_t)info.st_size;
         return SHEAF_OK;
@@ -135,12 +146,14 @@ sheaf_status sheaf_file_read_whole(const char *path, size_t limit, sheaf_buffer 
     sheaf_status status = sheaf_file_open(path, &fd, &size_bytes, problem);
     if (status != SHEAF_OK) return status;
     if (size_bytes > limit || size_bytes >= SIZE_MAX) {
-        status = sheaf_problem_set(problem, SHEAF_E_TOO_LARGE, "%s: %llu bytes, the limit is %zu", path, (unsigned long long)size_bytes, limit);
+        status = sheaf_problem_set(problem, SHEAF_E_TOO_LARGE, "%s: %llu bytes, the limit is %zu", path,
+                                   (unsigned long long)size_bytes, limit);
     }
     if (status == SHEAF_OK) {
         out->capacity = (size_t)size_bytes + 1;
         out->data = malloc(out->capacity);
-        if (out->data == NULL) status = sheaf_problem_set(problem, SHEAF_E_MEMORY, "%s: no memory for %zu bytes", path, out->capacity);
+        if (out->data == NULL)
+            status = sheaf_problem_set(problem, SHEAF_E_MEMORY, "%s: no memory for %zu bytes", path, out->capacity);
     }
     if (status == SHEAF_OK) status = sheaf_file_read_at(fd, out->data, out->capacity - 1, 0, path, problem);
     if (status == SHEAF_OK) {
