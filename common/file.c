@@ -122,7 +122,7 @@ sheaf_status sheaf_file_replace(const char *path, sheaf_span content, unsigned m
 }
 
 sheaf_status sheaf_file_open(const char *path, int *fd, uint64_t *size_bytes, sheaf_problem *problem) {
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer must not hold us */
     if (*fd < 0) return sheaf_problem_errno(problem, "open", path);
     struct stat info;
     sheaf_status status = SHEAF_OK;
