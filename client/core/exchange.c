@@ -57,7 +57,8 @@ void sheaf_session_exchange_drop(sheaf_session *s) {
 static void lost(sheaf_session *s, sheaf_status status) {
     sheaf_session_exchange *exchange = &s->exchange;
     exchange->on_its_way = 0;
-    exchange->hello_due = 1;
+    /* A reply to something else, which came twice, is no reason to start over; all else may be another connection. */
+    if (status != SHEAF_E_MALFORMED) exchange->hello_due = 1;
     if (exchange->failures == 0) {
         sheaf_edge_event event = sheaf_session_event(s, SHEAF_EDGE_LINK_LOST, status);
         sheaf_session_tell(s, &event);

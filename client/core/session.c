@@ -6,6 +6,7 @@
 
 #define SETBACK_MS      500u
 #define SETBACK_MOST_MS 60000u
+#define SETTLE_TRIES    3u /* an update that the aggregator cannot settle must not keep the device from the next */
 #define BARRED_MS       2000u
 #define DISK_RETRY_MS   2000u
 #define REPORT_LEAST_MS 200u
@@ -66,9 +67,14 @@ static int model_is_unseen(sheaf_session *s) { return !s->model_checked; }
 static int update_is_gone(sheaf_session *s) {
     return s->status == SHEAF_E_CORRUPT || s->status == SHEAF_E_NOT_FOUND || s->status == SHEAF_E_TRUNCATED;
 }
-/* A stored update without a receipt, and the aggregator wants nothing new: most likely its receipt was lost. */
-static int receipt_is_missing(sheaf_session *s) {
-    return s->record.pending && !s->settled && s->message.reply.body.wait.status == 0;
+/* A stored update without a receipt, and the aggregator wants nothing more for its round: most likely the receipt was
+ * lost on the way. It is offered once more; the aggregator gives the receipt again, or says what became of it. */
+static int receipt_is_missing(sheaf_session *s) { return s->record.pending && s->settled < SETTLE_TRIES; }
+static int receipt_is_missing_at_rest(sheaf_session *s) {
+    return receipt_is_missing(s) && s->message.reply.body.wait.status == 0;
+}
+static int receipt_is_missing_of_before(sheaf_session *s) {
+    return receipt_is_missing(s) && s->update.round != s->round.round;
 }
 
 /* ---- actions ---- */
@@ -115,7 +121,7 @@ static sheaf_status refused(sheaf_session *s) {
         s->exchange.asked == sheaf_v1_Request_offer_tag || s->exchange.asked == sheaf_v1_Request_chunk_tag;
     (void)tell_refusal(s);
     if (about_update) {
-        s->settled = 1;
+        s->settled = SETTLE_TRIES;
         bar_if_final(s, s->update.round, s->update.attempt);
     } else if (s->exchange.asked != sheaf_v1_Request_round_tag)
         bar_if_final(s, s->round.round, s->round.attempt);
@@ -146,7 +152,7 @@ static sheaf_status hold_off(sheaf_session *s) {
 }
 
 static sheaf_status settle(sheaf_session *s) {
-    s->settled = 1;
+    s->settled++;
     return SHEAF_OK;
 }
 
@@ -211,8 +217,9 @@ static const transition transitions[] = {
     {ANY, SHEAF_ON_UNWELCOME, NULL, tell_refusal, SHEAF_EDGE_JOINING},
     {SHEAF_EDGE_JOINING, SHEAF_ON_FAILED, NULL, give_up, SHEAF_EDGE_JOINING},
 
-    {SHEAF_EDGE_ASKING, SHEAF_ON_WAIT, receipt_is_missing, settle, SHEAF_EDGE_OFFERING},
+    {SHEAF_EDGE_ASKING, SHEAF_ON_WAIT, receipt_is_missing_at_rest, settle, SHEAF_EDGE_OFFERING},
     {SHEAF_EDGE_ASKING, SHEAF_ON_WAIT, NULL, wait_as_told, SAME},
+    {SHEAF_EDGE_ASKING, SHEAF_ON_ROUND, receipt_is_missing_of_before, settle, SHEAF_EDGE_OFFERING},
     {SHEAF_EDGE_ASKING, SHEAF_ON_ROUND, is_barred, hold_off, SAME},
     {SHEAF_EDGE_ASKING, SHEAF_ON_ROUND, answer_is_ready, NULL, SHEAF_EDGE_OFFERING},
     {SHEAF_EDGE_ASKING, SHEAF_ON_ROUND, payload_is_ready, NULL, SHEAF_EDGE_SEALING},
@@ -220,6 +227,7 @@ static const transition transitions[] = {
     {SHEAF_EDGE_ASKING, SHEAF_ON_ROUND, model_is_here, NULL, SHEAF_EDGE_LOADING},
     {SHEAF_EDGE_ASKING, SHEAF_ON_ROUND, model_is_unseen, NULL, SHEAF_EDGE_CHECKING_MODEL},
     {SHEAF_EDGE_ASKING, SHEAF_ON_ROUND, NULL, NULL, SHEAF_EDGE_DOWNLOADING},
+    {SHEAF_EDGE_ASKING, SHEAF_ON_END, receipt_is_missing, settle, SHEAF_EDGE_OFFERING},
     {SHEAF_EDGE_ASKING, SHEAF_ON_END, NULL, tell_end, SHEAF_EDGE_ENDED},
 
     {SHEAF_EDGE_CHECKING_UPDATE, SHEAF_ON_DONE, statement_fits, NULL, SHEAF_EDGE_OFFERING},

@@ -94,7 +94,7 @@ typedef struct {
     sheaf_session_record record;
     sheaf_update_statement update; /* record.statement, decoded; also filled while encoding */
     int update_whole;              /* UPDATE holds update.payload_digest: seen in this process */
-    int settled;                   /* the pending update was offered after a Wait */
+    unsigned settled;              /* times that the pending update was offered for its receipt alone */
 
     /* One message is read or written at a time. */
     union {
