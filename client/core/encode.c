@@ -2,6 +2,8 @@
  * Payload type "f32": the differences as binary32, little-endian, without headers or padding. */
 #include "client/core/session.h"
 
+#include "common/codec/codec.h"
+
 static sheaf_status contribution_weight(sheaf_session *s) {
     int64_t examples = s->port.trainer.examples(s->port.trainer.context);
     if (examples < 0) return SHEAF_E_WEIGHT_NEGATIVE;
@@ -21,23 +23,17 @@ sheaf_status sheaf_session_begin_encode(sheaf_session *s) {
     return status != SHEAF_OK ? status : s->port.digest.begin(s->port.digest.context);
 }
 
-/* The aggregator would refuse the whole update for one such value; this says so before anything is sent. */
-static int finite(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return (bits & 0x7f800000u) != 0x7f800000u;
-}
-
-static sheaf_status write_differences(sheaf_session *s, const float *before, float *after, size_t count) {
-    uint8_t *bytes = (uint8_t *)after;
-    for (size_t i = 0; i < count; i++) {
-        float difference = after[i] - before[i];
-        if (!finite(difference)) return SHEAF_E_NOT_FINITE;
-        sheaf_store_f32(bytes + i * sizeof(float), difference);
-    }
+/* A value that is not finite is refused here, before anything is sent: the aggregator would refuse the whole update. A
+ * block is encoded as a part of its own, which is right for encodings without ties between values; "f32" is one. */
+static sheaf_status write_differences(sheaf_session *s, float *before, const float *after, uint8_t *bytes,
+                                      size_t count) {
+    size_t wrong;
+    for (size_t i = 0; i < count; i++) before[i] = after[i] - before[i];
     if (count == 0) return SHEAF_OK;
-    size_t size = count * sizeof(float);
-    sheaf_status status = s->port.storage.write(SHEAF_EDGE_UPDATE, s->offset, bytes, size, s->port.storage.context);
+    sheaf_status status = sheaf_codec_f32.encode(before, 0, count, bytes, &wrong);
+    if (status != SHEAF_OK) return status;
+    size_t size = (size_t)sheaf_codec_f32.part_bytes(count);
+    status = s->port.storage.write(SHEAF_EDGE_UPDATE, s->offset, bytes, size, s->port.storage.context);
     if (status == SHEAF_OK) status = s->port.digest.update(bytes, size, s->port.digest.context);
     if (status == SHEAF_OK) s->offset += size;
     return status;
@@ -63,6 +59,6 @@ sheaf_status sheaf_session_encode(sheaf_session *s) {
     if (status == SHEAF_ENDED) return complete_update(s);
     if (status != SHEAF_OK) return status;
     if (count > 0) status = s->port.trainer.store(&tensor, first, after, count, s->port.trainer.context);
-    if (status == SHEAF_OK) status = write_differences(s, before, after, count);
+    if (status == SHEAF_OK) status = write_differences(s, before, after, (uint8_t *)after, count);
     return status == SHEAF_OK ? SHEAF_AGAIN : status;
 }

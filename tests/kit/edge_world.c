@@ -219,7 +219,7 @@ static void refuse(sheaf_v1_Reply *reply, sheaf_status status) {
     memset(reply, 0, sizeof *reply);
     reply->which_body = sheaf_v1_Reply_refusal_tag;
     reply->body.refusal.status = (uint32_t)status;
-    strcpy(reply->body.refusal.reason, sheaf_status_name(status));
+    memcpy(reply->body.refusal.detail, "no", sizeof "no");
 }
 
 static void wait(sheaf_v1_Reply *reply, uint32_t ms) {
