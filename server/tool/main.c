@@ -8,6 +8,7 @@
 static const sheaf_verb verbs[] = {
     /* one line a verb, in the order of the help */
     {"pki", "make certificates: an authority, and certificates of devices, operators, auditors, aggregators", sheaf_verb_pki},
+    {"aggregate", "the exact weighted mean of safetensors files", sheaf_verb_aggregate},
     {NULL, NULL, NULL},
 };
 

@@ -25,4 +25,5 @@ int sheaf_tool_fail(const char *verb, const sheaf_problem *problem);
 /* The same for a usage error, with the verb's help on stderr. */
 int sheaf_tool_usage(const char *verb, const char *help, const char *format, ...) SHEAF_PRINTF(3, 4);
 
+int sheaf_verb_aggregate(int count, char **arguments);
 int sheaf_verb_pki(int count, char **arguments);
