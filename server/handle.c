@@ -59,7 +59,8 @@ static void handle_model(sheaf_request *request, sheaf_job *job, sheaf_buffer *s
     int known = sheaf_span_equal(sheaf_span_of(query->digest.bytes, query->digest.size),
                                  sheaf_span_of(version->digest, SHEAF_DIGEST_BYTES));
     if (!known) {
-        refuse(request, job, SHEAF_E_NOT_FOUND, "not the model version that is served now", scratch);
+        /* No fault of the device: the round moved on while it fetched. */
+        sheaf_request_refuse(request, SHEAF_E_NOT_FOUND, "not the model version that is served now", scratch);
     } else if (query->offset > model->stream_bytes) {
         refuse(request, job, SHEAF_E_TOO_LARGE, "offset is past the end of the model", scratch);
     } else {

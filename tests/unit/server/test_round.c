@@ -1,0 +1,320 @@
+/* Rounds open, collect, reduce, release, fail and start again as round.h promises, also across restarts. */
+#include "tests/cmocka.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "tests/kit/service_kit.h"
+
+static void nap(long ms) {
+    const struct timespec pause = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&pause, NULL);
+}
+
+static void give(device *self, float difference, int64_t weight) {
+    update u;
+    assert_true(device_await_round(self));
+    device_update(self, difference, weight, &u);
+    assert_int_equal(device_send(self, &u), sheaf_v1_Reply_receipt_tag);
+}
+
+static void assert_model(const service_kit *kit, float added) {
+    float model[4];
+    service_kit_model(kit, model);
+    for (int i = 0; i < 4; i++) assert_true(model[i] == (float)(i + 1) + added);
+}
+
+static void a_round_in_which_nothing_was_accepted_fails_as_no_weight_and_keeps_the_old_model(void **state) {
+    (void)state;
+    service_kit kit;
+    service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 1, target: 1, maximum: 4}\n    progress_s: 1\n");
+    device *a = device_make(&kit, "a");
+    update u;
+    assert_true(device_await_round(a));
+    uint8_t base[SHEAF_DIGEST_BYTES], nonce[SHEAF_NONCE_BYTES];
+    memcpy(base, a->round.base_model, sizeof base);
+    memcpy(nonce, a->round.nonce, sizeof nonce);
+    device_update(a, 1.0f, 0, &u);
+    assert_int_equal(device_send(a, &u), sheaf_v1_Reply_refusal_tag);
+    for (int i = 0; i < 500 && a->round.attempt == 1; i++, nap(10)) assert_true(device_await_round(a));
+    assert_int_equal(a->round.round, 1);
+    assert_int_equal(a->round.attempt, 2);
+    assert_memory_equal(a->round.base_model, base, sizeof base);
+    assert_memory_not_equal(a->round.nonce, nonce, sizeof nonce);
+    assert_int_equal(
+        service_kit_query(&kit, "SELECT count(*) FROM rounds WHERE outcome = 2 AND reason = 140 AND attempt = 1"), 1);
+    device_sign(a, &u); /* still of the first attempt */
+    assert_int_equal(device_offer(a, &u), sheaf_v1_Reply_refusal_tag);
+    assert_int_equal(device_told(a), SHEAF_E_LATE);
+    give(a, 2.0f, 1);
+    assert_int_equal(service_kit_wait_end(&kit), SHEAF_OK);
+    assert_model(&kit, 2.0f);
+    device_free(a);
+    service_kit_stop(&kit);
+}
+
+static void too_few_updates_fail_as_no_quorum_but_stay_counted_for_the_next_attempt(void **state) {
+    (void)state;
+    service_kit kit;
+    service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 2, target: 2, maximum: 4}\n    progress_s: 1\n");
+    device *a = device_make(&kit, "a"), *b = device_make(&kit, "b");
+    give(a, 1.0f, 1);
+    for (int i = 0;
+         i < 500 && service_kit_query(&kit, "SELECT count(*) FROM rounds WHERE outcome = 2 AND reason = 141") < 1; i++)
+        nap(10);
+    give(b, 3.0f, 1);
+    assert_int_equal(b->round.attempt, 2);
+    assert_int_equal(service_kit_wait_end(&kit), SHEAF_OK);
+    assert_model(&kit, 2.0f);
+    assert_int_equal(service_kit_query(&kit, "SELECT accepted FROM rounds WHERE outcome = 1"), 2);
+    assert_int_equal(service_kit_query(&kit, "SELECT weight FROM rounds WHERE outcome = 1"), 2);
+    device_free(a), device_free(b);
+    service_kit_stop(&kit);
+}
+
+static void a_job_whose_rounds_keep_failing_is_given_up_by_name(void **state) {
+    (void)state;
+    service_kit kit;
+    service_kit_start(
+        &kit,
+        "    rounds: 3\n    attempts_max: 2\n    cohort: {minimum: 1, target: 1, maximum: 4}\n    progress_s: 1\n");
+    device *a = device_make(&kit, "a");
+    while (device_await_round(a)) nap(20);
+    assert_int_equal(a->reply.body.end.status, SHEAF_E_NO_WEIGHT);
+    assert_int_equal(a->reply.body.end.rounds, 0);
+    assert_int_equal(sheaf_service_jobs_ended(kit.service), SHEAF_E_NO_WEIGHT);
+    service_kit_restart(&kit); /* it stays given up */
+    assert_int_equal(service_kit_wait_end(&kit), SHEAF_E_NO_WEIGHT);
+    device_free(a);
+    service_kit_stop(&kit);
+}
+
+static void silence_with_a_quorum_closes_the_round(void **state) {
+    (void)state;
+    service_kit kit;
+    service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 1, target: 3, maximum: 4}\n    progress_s: 1\n");
+    device *a = device_make(&kit, "a"), *silent = device_make(&kit, "silent");
+    assert_true(device_await_round(silent));
+    give(a, 4.0f, 9);
+    assert_int_equal(service_kit_wait_end(&kit), SHEAF_OK);
+    assert_model(&kit, 4.0f);
+    device_free(a), device_free(silent);
+    service_kit_stop(&kit);
+}
+
+static void progress_holds_a_round_open_and_silence_does_not(void **state) {
+    (void)state;
+    service_kit kit;
+    service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 1, target: 2, maximum: 4}\n    progress_s: 1\n");
+    device *a = device_make(&kit, "a"), *working = device_make(&kit, "working");
+    assert_true(device_await_round(working));
+    give(a, 4.0f, 1);
+    sheaf_v1_Request request = device_request(working);
+    request.which_body = sheaf_v1_Request_progress_tag;
+    request.body.progress.round = 1;
+    request.body.progress.attempt = 1;
+    for (uint32_t i = 1; i <= 5; i++) { /* 2 s in all: twice the patience */
+        request.body.progress.done_permille = 100 * i;
+        device_exchange(working, &request, sheaf_span_of(NULL, 0));
+        assert_int_equal(working->reply.which_body, sheaf_v1_Reply_wait_tag);
+        nap(400);
+        assert_int_equal(sheaf_service_jobs_ended(kit.service), SHEAF_AGAIN);
+    }
+    for (int i = 0; i < 8 && sheaf_service_jobs_ended(kit.service) == SHEAF_AGAIN;
+         i++) { /* the same permille is no progress */
+        device_exchange(working, &request, sheaf_span_of(NULL, 0));
+        nap(400);
+    }
+    assert_int_equal(sheaf_service_jobs_ended(kit.service), SHEAF_OK);
+    assert_model(&kit, 4.0f);
+    device_free(a), device_free(working);
+    service_kit_stop(&kit);
+}
+
+static void a_deadline_closes_the_round_however_much_moves(void **state) {
+    (void)state;
+    service_kit kit;
+    service_kit_start(
+        &kit,
+        "    rounds: 1\n    cohort: {minimum: 1, target: 4, maximum: 100}\n    progress_s: 600\n    deadline_s: 1\n");
+    device *a = device_make(&kit, "a");
+    give(a, 4.0f, 1);
+    assert_int_equal(service_kit_wait_end(&kit), SHEAF_OK);
+    device_free(a);
+    service_kit_stop(&kit);
+}
+
+static void more_devices_than_the_maximum_are_asked_to_wait(void **state) {
+    (void)state;
+    service_kit kit;
+    service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 1, target: 1, maximum: 1}\n");
+    device *a = device_make(&kit, "a"), *b = device_make(&kit, "b");
+    assert_true(device_await_round(a));
+    assert_int_equal(device_ask_round(b, 0), sheaf_v1_Reply_wait_tag);
+    assert_int_equal(device_told(b), SHEAF_E_COHORT_FULL);
+    update u;
+    b->round = a->round;
+    memcpy(b->plan_digest, a->plan_digest, SHEAF_DIGEST_BYTES);
+    device_update(b, 1.0f, 1, &u); /* it may not slip in by an offer either */
+    assert_int_equal(device_offer(b, &u), sheaf_v1_Reply_refusal_tag);
+    assert_int_equal(device_told(b), SHEAF_E_COHORT_FULL);
+    give(a, 1.0f, 1);
+    assert_int_equal(service_kit_wait_end(&kit), SHEAF_OK);
+    device_free(a), device_free(b);
+    service_kit_stop(&kit);
+}
+
+static void more_uploads_than_the_limit_are_asked_to_wait(void **state) {
+    (void)state;
+    service_kit kit; /* limits.uploads is 4 */
+    service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 5, target: 5, maximum: 5}\n");
+    device *fleet[5];
+    update updates[5];
+    for (int i = 0; i < 5; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "d%d", i);
+        fleet[i] = device_make(&kit, name);
+        assert_true(device_await_round(fleet[i]));
+        device_update(fleet[i], (float)i, 1, &updates[i]);
+    }
+    for (int i = 0; i < 4; i++) assert_int_equal(device_offer(fleet[i], &updates[i]), sheaf_v1_Reply_upload_tag);
+    assert_int_equal(device_offer(fleet[4], &updates[4]), sheaf_v1_Reply_wait_tag);
+    assert_int_equal(device_told(fleet[4]), SHEAF_E_BUSY);
+    for (int i = 0; i < 5; i++) assert_int_equal(device_send(fleet[i], &updates[i]), sheaf_v1_Reply_receipt_tag);
+    assert_int_equal(service_kit_wait_end(&kit), SHEAF_OK);
+    assert_model(&kit, 2.0f);
+    for (int i = 0; i < 5; i++) device_free(fleet[i]);
+    service_kit_stop(&kit);
+}
+
+static void a_device_that_dies_in_mid_upload_frees_its_place(void **state) {
+    (void)state;
+    service_kit kit;
+    service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 1, target: 2, maximum: 4}\n    progress_s: 1\n");
+    device *dying = device_make(&kit, "dying"), *a = device_make(&kit, "a");
+    update u;
+    assert_true(device_await_round(dying));
+    device_update(dying, 1.0f, 1, &u);
+    assert_int_equal(device_offer(dying, &u), sheaf_v1_Reply_upload_tag);
+    assert_int_equal(device_chunk(dying, &u, 0, 8), sheaf_v1_Reply_upload_tag);
+    give(a, 4.0f, 1);
+    assert_int_equal(service_kit_wait_end(&kit), SHEAF_OK);
+    assert_model(&kit, 4.0f);
+    device_free(dying), device_free(a);
+    service_kit_stop(&kit);
+}
+
+static void a_restart_goes_on_with_the_open_round_and_what_it_accepted(void **state) {
+    (void)state;
+    service_kit kit;
+    service_kit_start(&kit, "    rounds: 2\n    cohort: {minimum: 2, target: 2, maximum: 2}\n");
+    device *a = device_make(&kit, "a"), *b = device_make(&kit, "b");
+    give(a, 1.0f, 3);
+    uint8_t nonce[SHEAF_NONCE_BYTES];
+    memcpy(nonce, a->round.nonce, sizeof nonce);
+    service_kit_restart(&kit);
+    assert_int_equal(device_ask_round(a, 0), sheaf_v1_Reply_wait_tag); /* its update is counted */
+    give(b, 5.0f, 1);
+    assert_memory_equal(nonce, b->round.nonce, sizeof nonce);
+    for (int i = 0; i < 500 && service_kit_query(&kit, "SELECT count(*) FROM rounds WHERE outcome = 1") < 1; i++)
+        nap(10);
+    assert_model(&kit, 2.0f);
+    service_kit_restart(&kit); /* between rounds */
+    give(a, 1.0f, 1);
+    service_kit_restart(&kit);
+    give(b, 3.0f, 1);
+    assert_int_equal(service_kit_wait_end(&kit), SHEAF_OK);
+    assert_model(&kit, 4.0f);
+    service_kit_restart(&kit); /* and it stays ended */
+    assert_false(device_await_round(a));
+    assert_int_equal(a->reply.body.end.rounds, 2);
+    device_free(a), device_free(b);
+    service_kit_stop(&kit);
+}
+
+static void an_accepted_payload_that_was_damaged_on_disk_halts_the_job_by_name(void **state) {
+    (void)state;
+    service_kit kit;
+    service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 2, target: 2, maximum: 2}\n");
+    device *a = device_make(&kit, "a"), *b = device_make(&kit, "b");
+    give(a, 1.0f, 1);
+    service_kit_stop_service(&kit);
+    char path[1200];
+    (void)snprintf(path, sizeof path, "%s/acme/job/spool/00000001/a.update", kit.state);
+    FILE *file = fopen(path, "r+");
+    assert_non_null(file);
+    int first = fgetc(file);
+    assert_true(fseek(file, 0, SEEK_SET) == 0 && fputc(first ^ 1, file) != EOF);
+    fclose(file);
+    assert_int_equal(sheafd_config_load(kit.config_path, &kit.config, &(sheaf_problem){0}), SHEAF_OK);
+    assert_int_equal(sheaf_service_open(&kit.config, &kit.service, &(sheaf_problem){0}), SHEAF_OK);
+    assert_int_equal(service_kit_wait_end(&kit), SHEAF_E_CORRUPT);
+    service_kit_stop_service(&kit);
+    file = fopen(path, "r+"); /* restored from a backup */
+    assert_true(file != NULL && fputc(first, file) != EOF);
+    fclose(file);
+    assert_int_equal(sheafd_config_load(kit.config_path, &kit.config, &(sheaf_problem){0}), SHEAF_OK);
+    assert_int_equal(sheaf_service_open(&kit.config, &kit.service, &(sheaf_problem){0}), SHEAF_OK);
+    give(b, 3.0f, 1);
+    assert_int_equal(service_kit_wait_end(&kit), SHEAF_OK);
+    assert_model(&kit, 2.0f);
+    device_free(a), device_free(b);
+    service_kit_stop(&kit);
+}
+
+static void a_device_with_receipts_of_another_run_is_told_so(void **state) {
+    (void)state;
+    service_kit kit;
+    service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 1, target: 1, maximum: 2}\n");
+    device *a = device_make(&kit, "a");
+    assert_int_equal(device_ask_round(a, 1), sheaf_v1_Reply_refusal_tag);
+    assert_int_equal(device_told(a), SHEAF_E_ROUND);
+    device_free(a);
+    service_kit_stop(&kit);
+}
+
+static void payloads_of_old_rounds_and_old_models_are_removed(void **state) {
+    (void)state;
+    service_kit kit;
+    char path[1200];
+    service_kit_start(
+        &kit,
+        "    rounds: 4\n    cohort: {minimum: 1, target: 1, maximum: 1}\n    retain: {payload_rounds: 2, models: 1}\n");
+    device *a = device_make(&kit, "a");
+    for (int round = 1; round <= 4; round++) {
+        do assert_true(device_await_round(a));
+        while (a->round.round != (uint64_t)round);
+        give(a, 1.0f, 1);
+    }
+    assert_int_equal(service_kit_wait_end(&kit), SHEAF_OK);
+    service_kit_stop_service(&kit);
+    for (int round = 1; round <= 4; round++) {
+        (void)snprintf(path, sizeof path, "%s/acme/job/spool/%08d/a.update", kit.state, round);
+        FILE *file = fopen(path, "r");
+        assert_int_equal(file != NULL, round >= 3);
+        if (file != NULL) fclose(file);
+    }
+    assert_model(&kit, 4.0f);
+    device_free(a);
+    service_kit_stop(&kit);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_round_in_which_nothing_was_accepted_fails_as_no_weight_and_keeps_the_old_model),
+        cmocka_unit_test(too_few_updates_fail_as_no_quorum_but_stay_counted_for_the_next_attempt),
+        cmocka_unit_test(a_job_whose_rounds_keep_failing_is_given_up_by_name),
+        cmocka_unit_test(silence_with_a_quorum_closes_the_round),
+        cmocka_unit_test(progress_holds_a_round_open_and_silence_does_not),
+        cmocka_unit_test(a_deadline_closes_the_round_however_much_moves),
+        cmocka_unit_test(more_devices_than_the_maximum_are_asked_to_wait),
+        cmocka_unit_test(more_uploads_than_the_limit_are_asked_to_wait),
+        cmocka_unit_test(a_device_that_dies_in_mid_upload_frees_its_place),
+        cmocka_unit_test(a_restart_goes_on_with_the_open_round_and_what_it_accepted),
+        cmocka_unit_test(an_accepted_payload_that_was_damaged_on_disk_halts_the_job_by_name),
+        cmocka_unit_test(a_device_with_receipts_of_another_run_is_told_so),
+        cmocka_unit_test(payloads_of_old_rounds_and_old_models_are_removed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
