@@ -247,45 +247,28 @@ static uint32_t read_days(const char *text) {
     return days <= 36500 ? (uint32_t)days : 0;
 }
 
-static int take_value(choices *chosen, int letter) {
-    switch (letter) {
-    case 'd':
-        chosen->dir = optarg;
-        return 1;
-    case 'o':
-        chosen->out = optarg;
-        return 1;
-    case 'r':
-        chosen->role = optarg;
-        return 1;
-    case 'n':
-        chosen->name = optarg;
-        return 1;
-    case 'T':
-        chosen->tenant = optarg;
-        return 1;
-    case 'S':
-        chosen->san = optarg;
-        return 1;
-    case 'c':
-        chosen->ca = optarg;
-        return 1;
-    case 't':
-        chosen->days = read_days(optarg);
-        return chosen->days != 0;
-    case 'k':
-        chosen->key_type = sheaf_key_type_from_name(optarg);
-        return chosen->key_type != SHEAF_KEY_ANY;
-    case 'R':
-        chosen->renew = 1;
-        return 1;
-    case 'j':
-        chosen->json = 1;
-        return 1;
-    default:
-        chosen->help = 1;
-        return 1;
+/* Where an option's text goes; NULL for those that are not taken as they are. */
+static const char **text_of(choices *chosen, int letter) {
+    const struct {
+        int letter;
+        const char **text;
+    } texts[] = {{'d', &chosen->dir},    {'o', &chosen->out}, {'r', &chosen->role}, {'n', &chosen->name},
+                 {'T', &chosen->tenant}, {'S', &chosen->san}, {'c', &chosen->ca}};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        if (texts[i].letter == letter) return texts[i].text;
     }
+    return NULL;
+}
+
+static int take_value(choices *chosen, int letter) {
+    const char **text = text_of(chosen, letter);
+    if (text != NULL) *text = optarg;
+    if (letter == 't') chosen->days = read_days(optarg);
+    if (letter == 'k') chosen->key_type = sheaf_key_type_from_name(optarg);
+    if (letter == 'R') chosen->renew = 1;
+    if (letter == 'j') chosen->json = 1;
+    if (letter == 'h') chosen->help = 1;
+    return (letter != 't' || chosen->days != 0) && (letter != 'k' || chosen->key_type != SHEAF_KEY_ANY);
 }
 
 static int read_options(const command *wanted, int count, char **arguments, choices *chosen) {
