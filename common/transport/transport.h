@@ -26,35 +26,38 @@ typedef struct {
     const char *certificate_path; /* PEM: own certificate, then any intermediates */
     const char *key_path;         /* PEM */
     const char *ca_path;          /* PEM: authorities that peers must chain to */
-    const char *server_name;      /* links: DNS name or address the aggregator's certificate must hold; NULL = from url */
-    int tls12_profile;            /* 0: TLS 1.3 only. 1: also TLS 1.2 with ECDHE-ECDSA AES-GCM on P-256, named in the config */
+    const char *server_name; /* links: DNS name or address the aggregator's certificate must hold; NULL = from url */
+    int tls12_profile; /* 0: TLS 1.3 only. 1: also TLS 1.2 with ECDHE-ECDSA AES-GCM on P-256, named in the config */
 } sheaf_tls_options;
 
 typedef struct {
-    const char *url;            /* tls+tcp://host:port (port 0 = any free one), or inproc://name */
-    sheaf_tls_options tls;      /* paths are read during the call */
-    uint32_t frame_bytes_max;   /* larger frames end the connection; > 0 */
-    uint32_t handshake_ms;      /* a peer that has not finished its handshake by then is cut; > 0 */
-    uint32_t exchanges_max;     /* requests in the handler or waiting for a reply; > 0 */
-    uint32_t connections_max;   /* servers: further ones are cut at once; > 0 */
+    const char *url;          /* tls+tcp://host:port (port 0 = any free one), or inproc://name */
+    sheaf_tls_options tls;    /* paths are read during the call */
+    uint32_t frame_bytes_max; /* larger frames end the connection; > 0 */
+    uint32_t handshake_ms;    /* a peer that has not finished its handshake by then is cut; > 0 */
+    uint32_t exchanges_max;   /* requests in the handler or waiting for a reply; > 0 */
+    uint32_t connections_max; /* servers: further ones are cut at once; > 0 */
 } sheaf_transport_options;
 
 /* Called once per request. `peer` and `request` are borrowed until the reply is given. */
-typedef void (*sheaf_request_handler)(void *context, sheaf_exchange *exchange, sheaf_certificate *peer, sheaf_span request);
+typedef void (*sheaf_request_handler)(void *context, sheaf_exchange *exchange, sheaf_certificate *peer,
+                                      sheaf_span request);
 /* Called when a peer was turned away before it could ask anything: status and a text for the log. */
 typedef void (*sheaf_reject_handler)(void *context, sheaf_status reason, const char *detail);
 
 struct sheaf_transport {
-    const char *name;        /* "nng", "inproc" */
-    const char *url_prefix;  /* "tls+tcp://", "inproc://" */
+    const char *name;       /* "nng", "inproc" */
+    const char *url_prefix; /* "tls+tcp://", "inproc://" */
 
     /* Listens. SHEAF_E_ADDRESS_IN_USE, SHEAF_E_CERTIFICATE, SHEAF_E_NOT_FOUND, SHEAF_E_USAGE (url), SHEAF_E_NETWORK. */
     sheaf_status (*open_server)(const sheaf_transport_options *options, sheaf_request_handler on_request,
-                                sheaf_reject_handler on_reject, void *context, sheaf_server **out, sheaf_problem *problem);
+                                sheaf_reject_handler on_reject, void *context, sheaf_server **out,
+                                sheaf_problem *problem);
     /* The url with the port that was chosen. Borrowed from the server. */
     const char *(*server_url)(const sheaf_server *server);
     /* Stops listening and waits until no handler runs and no reply is in flight; exchanges that still wait are dropped
-     * without a reply (a later `reply` on them is safe, sends nothing, and is what releases them). Frees. NULL is fine. */
+     * without a reply (a later `reply` on them is safe, sends nothing, and is what releases them). Frees. NULL is fine.
+     */
     void (*stop_server)(sheaf_server *server);
     /* Gives the reply (copied) and ends the exchange. Owed exactly once for every exchange. */
     void (*reply)(sheaf_exchange *exchange, sheaf_span frame);
@@ -64,8 +67,9 @@ struct sheaf_transport {
     sheaf_status (*open_link)(const sheaf_transport_options *options, sheaf_link **out, sheaf_problem *problem);
     /* Takes one request (copied). SHEAF_AGAIN while the last one has no answer; SHEAF_E_TOO_LARGE. */
     sheaf_status (*send)(sheaf_link *link, sheaf_span frame);
-    /* The answer, whole. SHEAF_AGAIN: not there yet. SHEAF_E_NETWORK: the request failed (see `problem` for why: refused
-     * connection, rejected certificate ...) and may be sent again. SHEAF_E_TOO_LARGE: it does not fit and is dropped. */
+    /* The answer, whole. SHEAF_AGAIN: not there yet. SHEAF_E_NETWORK: the request failed (see `problem` for why:
+     * refused connection, rejected certificate ...) and may be sent again. SHEAF_E_TOO_LARGE: it does not fit and is
+     * dropped. */
     sheaf_status (*receive)(sheaf_link *link, sheaf_buffer *out, sheaf_problem *problem);
     /* Gives up the request in flight, so that send may take another. */
     void (*cancel)(sheaf_link *link);

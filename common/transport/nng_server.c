@@ -1,0 +1,651 @@
+/* The aggregator's end: NNG's TLS streams, each a small machine that takes one request at a time.
+ *
+ *     accept -> HELLO_OUT -> HELLO_IN -> LENGTH -> (SLOT) -> BODY -> EXCHANGE -> REPLY -> LENGTH ...
+ *
+ * HELLO_OUT is the first write, so the TLS handshake runs inside it. A connection reads the next request only after the
+ * reply to the last one is out; TCP holds back whoever sends more.
+ *
+ * Memory: before a connection may take a frame in, it needs one of exchanges_max slots, and keeps it until its reply is
+ * written. So at most exchanges_max frames each way are held, however many devices are connected.
+ *
+ * Threads: steps end on NNG's threads, which also run the handler. The keeper, one thread a server, cuts what is past
+ * its deadline, frees what has ended, and accepts again after accept has failed. `lock` guards everything in `server`
+ * and the fields of a connection, except that who owns its step (busy) may fill the buffers without it. It may be held
+ * while NNG's functions are called, for NNG never calls back on the calling thread. */
+#include <assert.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "common/transport/nng_ends.h"
+#include "common/transport/sp.h"
+#include "common/transport/tls_engine.h"
+
+#define ACCEPT_PAUSE_MS  100u  /* after accept failed: no descriptors, no memory */
+#define STOP_PATIENCE_MS 2000u /* for replies that are being written when the server stops */
+#define WATCH_PERIOD_MS  1000u /* see cut_lost */
+#define NEVER_MS         UINT64_MAX
+#define ADDRESS_BYTES    64u
+
+typedef enum { HELLO_OUT, HELLO_IN, LENGTH, SLOT, BODY, EXCHANGE, REPLY } phase;
+
+typedef struct connection connection;
+struct connection {
+    connection *next, *previous; /* in server->live, newest first */
+    connection *next_waiting;    /* in server->waiting; also in server->ended */
+    sheaf_server *server;
+    sheaf_sp sp;
+    phase phase;
+    int busy;    /* a step is under way, or its end is being looked at */
+    int closing; /* no further step */
+    int has_slot;
+    uint64_t deadline_ms; /* 0: none */
+    sheaf_status reason;  /* why we cut it; SHEAF_OK: we did not */
+    const char *reason_text;
+    uint8_t hello[SHEAF_SP_HELLO_BYTES], length[SHEAF_SP_LENGTH_BYTES], id[SHEAF_SP_ID_BYTES],
+        head[SHEAF_SP_HEAD_BYTES];
+    sheaf_exchange *exchange;
+    uint8_t *reply;
+    sheaf_certificate *peer;
+    char address[ADDRESS_BYTES];
+};
+
+struct sheaf_exchange {
+    sheaf_server *server;   /* holds a reference */
+    connection *connection; /* NULL once nobody waits for the reply */
+    sheaf_certificate *peer;
+    size_t size;
+    uint8_t request[];
+};
+
+struct sheaf_server {
+    unsigned references; /* the owner's and one for each exchange */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t keeper;
+    nng_stream_listener *listener;
+    nng_tls_config *tls;
+    nng_aio *accepting;
+    sheaf_request_handler on_request;
+    sheaf_reject_handler on_reject;
+    void *context;
+    uint32_t frame_bytes_max, handshake_ms, exchanges_max, connections_max;
+    uint32_t strangers, members; /* connections before and after the hello */
+    uint32_t slots, handlers;    /* slots taken; handlers running */
+    connection *live, *ended, *waiting, **waiting_end;
+    uint64_t accept_again_ms; /* NEVER_MS: accept is under way */
+    uint64_t look_ms;         /* when the keeper looks at deadlines; never after the earliest of them */
+    int stopping;
+    char url[300];
+};
+
+static void server_unref_locked(sheaf_server *server) {
+    unsigned left = --server->references;
+    pthread_mutex_unlock(&server->lock);
+    if (left > 0) return;
+    pthread_cond_destroy(&server->changed);
+    pthread_mutex_destroy(&server->lock);
+    free(server);
+}
+
+static void exchange_free_locked(sheaf_exchange *exchange) {
+    sheaf_certificate_unref(exchange->peer);
+    exchange->server->references--; /* never the last: the caller uses the server */
+    free(exchange);
+}
+
+/* ---- the end of a connection ---- */
+
+/* Says who was turned away, if it never became a member or broke the rules. Called without the lock. */
+static void report(sheaf_server *server, const char *address, sheaf_status reason, const char *text) {
+    char detail[ADDRESS_BYTES + sizeof((sheaf_tls_state *)0)->text + 4];
+    if (reason == SHEAF_OK || server->on_reject == NULL) return;
+    (void)snprintf(detail, sizeof detail, "%s: %s", address, text);
+    server->on_reject(server->context, reason, detail);
+}
+
+static void leave_waiting(sheaf_server *server, connection *conn) {
+    connection **at = &server->waiting;
+    while (*at != NULL && *at != conn) at = &(*at)->next_waiting;
+    if (*at == NULL) return;
+    *at = conn->next_waiting;
+    if (*at == NULL) server->waiting_end = at;
+}
+
+static void set_deadline(connection *conn, size_t bytes) {
+    sheaf_server *server = conn->server;
+    conn->deadline_ms = sheaf_sp_now_ms() + sheaf_sp_patience_ms(server->handshake_ms, bytes);
+    if (conn->deadline_ms >= server->look_ms) return;
+    server->look_ms = conn->deadline_ms;
+    pthread_cond_signal(&server->changed);
+}
+
+static void release_slot(sheaf_server *server) {
+    server->slots--;
+    if (server->waiting != NULL) pthread_cond_signal(&server->changed); /* the keeper lets the next one in */
+}
+
+/* Takes a connection whose last step is over out of everything; the keeper frees it. */
+static void bury(connection *conn) {
+    sheaf_server *server = conn->server;
+    *(conn->previous != NULL ? &conn->previous->next : &server->live) = conn->next;
+    if (conn->next != NULL) conn->next->previous = conn->previous;
+    if (conn->phase == SLOT) leave_waiting(server, conn);
+    *(conn->phase <= HELLO_IN ? &server->strangers : &server->members) -= 1;
+    if (conn->phase == EXCHANGE) {
+        conn->exchange->connection = NULL; /* its slot goes when the handler replies */
+    } else {
+        if (conn->exchange != NULL) exchange_free_locked(conn->exchange);
+        if (conn->has_slot) release_slot(server);
+    }
+    conn->exchange = NULL;
+    conn->next_waiting = server->ended;
+    server->ended = conn;
+    pthread_cond_signal(&server->changed);
+}
+
+/* Ends a connection: at once if nothing is under way, else when the step has noticed. */
+static void cut(connection *conn, sheaf_status reason, const char *text) {
+    if (conn->closing) return;
+    conn->closing = 1;
+    conn->reason = reason;
+    conn->reason_text = text;
+    sheaf_sp_close(&conn->sp);
+    if (!conn->busy) bury(conn);
+}
+
+/* Ends what its own step found out. Returns with the lock released. */
+static void fall(connection *conn, sheaf_status reason, const char *text) {
+    sheaf_server *server = conn->server;
+    char address[ADDRESS_BYTES];
+    sheaf_tls_state state = {NULL, SHEAF_OK, ""};
+    int stranger = conn->phase <= HELLO_IN;
+    if (conn->reason != SHEAF_OK) {
+        reason = conn->reason;
+        text = conn->reason_text;
+    } else if (reason == SHEAF_OK && stranger && !server->stopping) {
+        sheaf_tls_ask(conn->sp.stream, &state);
+        sheaf_certificate_unref(state.peer);
+        reason = state.status != SHEAF_OK ? state.status : SHEAF_E_NETWORK;
+        text = state.status != SHEAF_OK ? state.text : "closed before the handshake ended";
+    }
+    memcpy(address, conn->address, sizeof address);
+    conn->busy = 0;
+    conn->closing = 1;
+    sheaf_sp_close(&conn->sp);
+    server->handlers++; /* the report counts as one, so that stop waits for it */
+    bury(conn);
+    pthread_mutex_unlock(&server->lock);
+    report(server, address, reason, text);
+    pthread_mutex_lock(&server->lock);
+    server->handlers--;
+    if (server->stopping) pthread_cond_signal(&server->changed);
+    pthread_mutex_unlock(&server->lock);
+}
+
+/* ---- the steps of a connection; each is entered with the lock and returns without it ---- */
+
+static void begin_receive(connection *conn, phase next, void *first, size_t first_bytes, void *second,
+                          size_t second_bytes) {
+    conn->phase = next;
+    conn->busy = 1;
+    pthread_mutex_unlock(&conn->server->lock);
+    sheaf_sp_receive(&conn->sp, first, first_bytes, second, second_bytes);
+}
+
+static void read_length(connection *conn) {
+    conn->deadline_ms = 0; /* a member may be silent as long as it likes */
+    begin_receive(conn, LENGTH, conn->length, sizeof conn->length, NULL, 0);
+}
+
+/* HELLO_IN is over: a member, if there is room. */
+static void admit(connection *conn) {
+    sheaf_server *server = conn->server;
+    sheaf_tls_state state;
+    if (!sheaf_sp_hello_is(conn->hello, SHEAF_SP_REQ)) {
+        fall(conn, SHEAF_E_MALFORMED, "does not speak NNG's REQ protocol");
+        return;
+    }
+    sheaf_tls_ask(conn->sp.stream, &state);
+    conn->peer = state.peer;
+    if (conn->peer == NULL) {
+        fall(conn, SHEAF_E_CERTIFICATE, "no verified certificate");
+    } else if (server->members >= server->connections_max) {
+        fall(conn, SHEAF_E_BUSY, "cut: the limit of connections is reached");
+    } else {
+        server->strangers--;
+        server->members++;
+        read_length(conn);
+    }
+}
+
+static void read_body(connection *conn) {
+    sheaf_server *server = conn->server;
+    sheaf_exchange *exchange = conn->exchange;
+    conn->has_slot = 1;
+    server->slots++;
+    exchange = malloc(sizeof *exchange + (size_t)(sheaf_sp_read_length(conn->length) - SHEAF_SP_ID_BYTES));
+    if (exchange == NULL) {
+        fall(conn, SHEAF_E_MEMORY, "cut: no memory for its request");
+        return;
+    }
+    memset(exchange, 0, sizeof *exchange);
+    exchange->size = (size_t)(sheaf_sp_read_length(conn->length) - SHEAF_SP_ID_BYTES);
+    exchange->server = server;
+    server->references++;
+    conn->exchange = exchange;
+    set_deadline(conn, exchange->size);
+    begin_receive(conn, BODY, conn->id, sizeof conn->id, exchange->request, exchange->size);
+}
+
+/* LENGTH is over. Nothing has been allocated for this message yet. */
+static void judge_length(connection *conn) {
+    sheaf_server *server = conn->server;
+    uint64_t bytes = sheaf_sp_read_length(conn->length);
+    if (bytes > (uint64_t)server->frame_bytes_max + SHEAF_SP_ID_BYTES) {
+        fall(conn, SHEAF_E_TOO_LARGE, "cut: announces a frame above the limit");
+    } else if (bytes < SHEAF_SP_ID_BYTES) {
+        fall(conn, SHEAF_E_MALFORMED, "cut: a message too short for its request id");
+    } else if (server->slots < server->exchanges_max && server->waiting == NULL) {
+        read_body(conn);
+    } else {
+        conn->phase = SLOT;
+        conn->busy = 0;
+        conn->next_waiting = NULL;
+        *server->waiting_end = conn;
+        server->waiting_end = &conn->next_waiting;
+        pthread_mutex_unlock(&server->lock);
+    }
+}
+
+static void hand_over(connection *conn) {
+    sheaf_server *server = conn->server;
+    sheaf_exchange *exchange = conn->exchange;
+    if ((sheaf_sp_read_id(conn->id) & 0x80000000u) ==
+        0) { /* an id without the top bit is a hop: messages here come direct */
+        fall(conn, SHEAF_E_MALFORMED, "cut: a request that came through a relay");
+        return;
+    }
+    exchange->connection = conn;
+    exchange->peer = sheaf_certificate_ref(conn->peer);
+    conn->phase = EXCHANGE;
+    conn->busy = 0;
+    conn->deadline_ms = 0;
+    server->handlers++;
+    sheaf_certificate *peer = exchange->peer;
+    sheaf_span request = sheaf_span_of(exchange->request, exchange->size);
+    pthread_mutex_unlock(&server->lock);
+    server->on_request(server->context, exchange, peer, request);
+    pthread_mutex_lock(&server->lock); /* the connection may be gone by now, the server not: stop waits for us */
+    server->handlers--;
+    if (server->stopping) pthread_cond_signal(&server->changed);
+    pthread_mutex_unlock(&server->lock);
+}
+
+static void end_reply(connection *conn) {
+    free(conn->reply);
+    conn->reply = NULL;
+    conn->has_slot = 0;
+    release_slot(conn->server);
+    if (conn->server->stopping) {
+        fall(conn, SHEAF_OK, "");
+    } else {
+        read_length(conn);
+    }
+}
+
+static void on_step(void *argument, int error) {
+    connection *conn = argument;
+    pthread_mutex_lock(&conn->server->lock);
+    if (error != 0 || conn->closing) {
+        fall(conn, SHEAF_OK, "");
+        return;
+    }
+    switch (conn->phase) {
+    case HELLO_OUT:
+        begin_receive(conn, HELLO_IN, conn->hello, sizeof conn->hello, NULL, 0);
+        return;
+    case HELLO_IN:
+        admit(conn);
+        return;
+    case LENGTH:
+        judge_length(conn);
+        return;
+    case BODY:
+        hand_over(conn);
+        return;
+    case REPLY:
+        end_reply(conn);
+        return;
+    case SLOT:
+    case EXCHANGE:
+        break; /* have no step */
+    }
+    assert(0 && "a step ended in a phase that has none");
+}
+
+void sheaf_nng_reply(sheaf_exchange *exchange, sheaf_span frame) {
+    sheaf_server *server = exchange->server;
+    assert(frame.size <= server->frame_bytes_max);
+    uint8_t *copy = malloc(frame.size + 1);
+    if (copy != NULL && frame.size > 0) memcpy(copy, frame.data, frame.size);
+    pthread_mutex_lock(&server->lock);
+    connection *conn = exchange->connection;
+    server->references++; /* for the duration of this call */
+    exchange_free_locked(exchange);
+    if (conn == NULL) {
+        release_slot(server);
+    } else {
+        conn->exchange = NULL;
+        conn->phase = REPLY;
+        conn->reply = copy;
+        if (copy == NULL) cut(conn, SHEAF_E_MEMORY, "cut: no memory for its reply");
+    }
+    if (conn == NULL || copy == NULL) {
+        if (conn == NULL) free(copy);
+        server_unref_locked(server);
+        return;
+    }
+    conn->busy = 1;
+    set_deadline(conn, frame.size);
+    sheaf_sp_write_head(conn->head, sheaf_sp_read_id(conn->id), frame.size);
+    server_unref_locked(server); /* the connection keeps the server alive now: stop waits for it */
+    sheaf_sp_send(&conn->sp, sheaf_span_of(conn->head, sizeof conn->head), sheaf_span_of(copy, frame.size));
+}
+
+/* ---- accept ---- */
+
+static void name_address(nng_stream *stream, char out[ADDRESS_BYTES]) {
+    nng_sockaddr address;
+    if (nng_stream_get_addr(stream, NNG_OPT_REMADDR, &address) != 0) {
+        (void)snprintf(out, ADDRESS_BYTES, "unknown address");
+    } else if (address.s_family == NNG_AF_INET) {
+        const uint8_t *ip = (const uint8_t *)&address.s_in.sa_addr;
+        const uint8_t *port = (const uint8_t *)&address.s_in.sa_port;
+        (void)snprintf(out, ADDRESS_BYTES, "%u.%u.%u.%u:%u", ip[0], ip[1], ip[2], ip[3], port[0] * 256u + port[1]);
+    } else {
+        const uint8_t *ip = (const uint8_t *)address.s_in6.sa_addr;
+        const uint8_t *port = (const uint8_t *)&address.s_in6.sa_port;
+        int used = snprintf(out, ADDRESS_BYTES, "[");
+        for (unsigned i = 0; i < 16; i += 2) {
+            used += snprintf(out + used, ADDRESS_BYTES - (size_t)used, "%x%s", ip[i] * 256u + ip[i + 1],
+                             i < 14 ? ":" : "]");
+        }
+        (void)snprintf(out + used, ADDRESS_BYTES - (size_t)used, ":%u", port[0] * 256u + port[1]);
+    }
+}
+
+/* Whoever has been shaking hands for longest goes, so that a crowd of silent peers cannot lock the others out. */
+static void cut_oldest_stranger(sheaf_server *server) {
+    connection *oldest = NULL;
+    for (connection *conn = server->live; conn != NULL; conn = conn->next) {
+        if (conn->phase <= HELLO_IN && !conn->closing) oldest = conn;
+    }
+    if (oldest != NULL) cut(oldest, SHEAF_E_BUSY, "cut: too many unfinished handshakes, and this was the oldest");
+}
+
+static void welcome(sheaf_server *server, nng_stream *stream) {
+    connection *conn = calloc(1, sizeof *conn);
+    if (conn == NULL || sheaf_sp_init(&conn->sp, on_step, conn) != 0) {
+        free(conn);
+        nng_stream_close(stream);
+        nng_stream_free(stream);
+        return;
+    }
+    conn->server = server;
+    conn->busy = 1;
+    name_address(stream, conn->address);
+    sheaf_sp_attach(&conn->sp, stream);
+    sheaf_sp_write_hello(conn->head, SHEAF_SP_REP);
+    pthread_mutex_lock(&server->lock);
+    if (server->strangers >= server->connections_max) cut_oldest_stranger(server);
+    server->strangers++;
+    conn->next = server->live;
+    if (conn->next != NULL) conn->next->previous = conn;
+    server->live = conn;
+    set_deadline(conn, 0);
+    pthread_mutex_unlock(&server->lock);
+    sheaf_sp_send(&conn->sp, sheaf_span_of(conn->head, SHEAF_SP_HELLO_BYTES), sheaf_span_of(NULL, 0));
+}
+
+static void on_accept(void *argument) {
+    sheaf_server *server = argument;
+    int error = nng_aio_result(server->accepting);
+    if (error == 0) welcome(server, nng_aio_get_output(server->accepting, 0));
+    pthread_mutex_lock(&server->lock);
+    int again = !server->stopping && error == 0;
+    if (!server->stopping && error != 0) server->accept_again_ms = sheaf_sp_now_ms() + ACCEPT_PAUSE_MS;
+    if (again) nng_stream_listener_accept(server->listener, server->accepting);
+    pthread_cond_signal(&server->changed);
+    pthread_mutex_unlock(&server->lock);
+}
+
+/* ---- the keeper ---- */
+
+static void free_ended(sheaf_server *server) {
+    while (server->ended != NULL) {
+        connection *conn = server->ended;
+        server->ended = conn->next_waiting;
+        pthread_mutex_unlock(&server->lock);
+        sheaf_sp_fini(&conn->sp); /* waits for the step's end, which may want the lock */
+        sheaf_certificate_unref(conn->peer);
+        free(conn->reply);
+        free(conn);
+        pthread_mutex_lock(&server->lock);
+    }
+}
+
+static void let_in(sheaf_server *server) {
+    while (server->waiting != NULL && server->slots < server->exchanges_max) {
+        connection *conn = server->waiting;
+        leave_waiting(server, conn);
+        conn->busy = 1;
+        read_body(conn); /* releases the lock */
+        pthread_mutex_lock(&server->lock);
+    }
+}
+
+static const char *late_text(phase phase) {
+    switch (phase) {
+    case HELLO_OUT:
+    case HELLO_IN:
+        return "cut: the handshake was not finished in time";
+    case REPLY:
+        return "cut: it takes its reply too slowly";
+    default:
+        return "cut: it sends its request too slowly";
+    }
+}
+
+static void cut_late(sheaf_server *server) {
+    uint64_t now = sheaf_sp_now_ms();
+    connection *next = NULL;
+    server->look_ms = NEVER_MS;
+    for (connection *conn = server->live; conn != NULL; conn = next) {
+        next = conn->next;
+        if (conn->closing || conn->deadline_ms == 0) continue;
+        if (conn->deadline_ms <= now) {
+            cut(conn, SHEAF_E_TIMEOUT, late_text(conn->phase));
+        } else if (conn->deadline_ms < server->look_ms) {
+            server->look_ms = conn->deadline_ms;
+        }
+    }
+}
+
+/* Members that are silent without a deadline may have gone unnoticed: see sp.h. */
+static void cut_lost(sheaf_server *server) {
+    connection *next = NULL;
+    for (connection *conn = server->live; conn != NULL; conn = next) {
+        next = conn->next;
+        if (conn->phase == LENGTH && !conn->closing && sheaf_sp_is_lost(&conn->sp)) cut(conn, SHEAF_OK, "");
+    }
+}
+
+static void wait_for_change(sheaf_server *server, uint64_t until_ms) {
+    if (server->look_ms < until_ms) until_ms = server->look_ms;
+    if (server->accept_again_ms < until_ms) until_ms = server->accept_again_ms;
+    if (until_ms == NEVER_MS) {
+        pthread_cond_wait(&server->changed, &server->lock);
+        return;
+    }
+    struct timespec when = {(time_t)(until_ms / 1000u), (long)(until_ms % 1000u) * 1000000L};
+    (void)pthread_cond_timedwait(&server->changed, &server->lock, &when);
+}
+
+static void accept_again(sheaf_server *server) {
+    server->accept_again_ms = NEVER_MS;
+    if (!server->stopping) nng_stream_listener_accept(server->listener, server->accepting);
+}
+
+static int is_over(const sheaf_server *server) {
+    return server->stopping && server->live == NULL && server->ended == NULL && server->handlers == 0;
+}
+
+static void *keeper_main(void *argument) {
+    sheaf_server *server = argument;
+    uint64_t watch_ms = 0;
+    pthread_mutex_lock(&server->lock);
+    while (!is_over(server)) {
+        uint64_t now = sheaf_sp_now_ms();
+        if (now >= server->look_ms) cut_late(server);
+        if (now >= server->accept_again_ms) accept_again(server);
+        if (now >= watch_ms) {
+            cut_lost(server);
+            watch_ms = now + WATCH_PERIOD_MS;
+        }
+        let_in(server);
+        free_ended(server);
+        if (!is_over(server) && server->ended == NULL)
+            wait_for_change(server, server->live != NULL ? watch_ms : NEVER_MS);
+    }
+    pthread_mutex_unlock(&server->lock);
+    return NULL;
+}
+
+/* ---- open and stop ---- */
+
+static sheaf_status status_of_listen(int error) {
+    switch (error) {
+    case NNG_EADDRINUSE:
+        return SHEAF_E_ADDRESS_IN_USE;
+    case NNG_EADDRINVAL:
+    case NNG_EINVAL:
+        return SHEAF_E_USAGE;
+    case NNG_EPERM:
+        return SHEAF_E_PERMISSION;
+    case NNG_ENOMEM:
+        return SHEAF_E_MEMORY;
+    default:
+        return SHEAF_E_NETWORK;
+    }
+}
+
+static sheaf_status open_tls(sheaf_server *server, const sheaf_tls_options *options, sheaf_problem *problem) {
+    sheaf_tls_context *context = NULL;
+    sheaf_status status = sheaf_tls_context_open(options, SHEAF_TLS_SERVER, NULL, &context, problem);
+    if (status == SHEAF_OK) status = sheaf_tls_context_configure(context, &server->tls, problem);
+    sheaf_tls_context_unref(context);
+    return status;
+}
+
+static sheaf_status listen_on(sheaf_server *server, const char *text, sheaf_problem *problem) {
+    nng_url *url = NULL;
+    int port = 0;
+    int error = nng_url_parse(&url, text);
+    if (error == 0 && (url->u_port[0] == '\0' || strlen(url->u_path) > 1 || strlen(url->u_hostname) > 255))
+        error = NNG_EADDRINVAL;
+    if (error == 0) error = nng_stream_listener_alloc(&server->listener, text);
+    if (error == 0) error = nng_stream_listener_set_ptr(server->listener, NNG_OPT_TLS_CONFIG, server->tls);
+    if (error == 0) error = nng_stream_listener_set_bool(server->listener, NNG_OPT_TCP_NODELAY, true);
+    if (error == 0) error = nng_stream_listener_set_bool(server->listener, NNG_OPT_TCP_KEEPALIVE, true);
+    if (error == 0) error = nng_stream_listener_listen(server->listener);
+    if (error == 0) error = nng_stream_listener_get_int(server->listener, NNG_OPT_TCP_BOUND_PORT, &port);
+    if (error == 0) {
+        int is_v6 = strchr(url->u_hostname, ':') != NULL;
+        (void)snprintf(server->url, sizeof server->url, "tls+tcp://%s%s%s:%d", is_v6 ? "[" : "", url->u_hostname,
+                       is_v6 ? "]" : "", port);
+    }
+    nng_url_free(url);
+    if (error == 0) return SHEAF_OK;
+    return sheaf_problem_set(problem, status_of_listen(error), "%.200s: cannot listen: %s", text, nng_strerror(error));
+}
+
+static sheaf_status start_server(sheaf_server *server, sheaf_problem *problem) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&server->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    pthread_mutex_init(&server->lock, NULL);
+    if (nng_aio_alloc(&server->accepting, on_accept, server) == 0) {
+        nng_aio_set_timeout(server->accepting, NNG_DURATION_INFINITE);
+        if (pthread_create(&server->keeper, NULL, keeper_main, server) == 0) {
+            nng_stream_listener_accept(server->listener, server->accepting);
+            return SHEAF_OK;
+        }
+    }
+    pthread_cond_destroy(&server->changed);
+    pthread_mutex_destroy(&server->lock);
+    return sheaf_problem_set(problem, SHEAF_E_MEMORY, "%s: cannot start the server", server->url);
+}
+
+static void free_parts(sheaf_server *server) {
+    nng_aio_free(server->accepting);
+    if (server->listener != NULL) nng_stream_listener_free(server->listener);
+    if (server->tls != NULL) nng_tls_config_free(server->tls);
+}
+
+sheaf_status sheaf_nng_open_server(const sheaf_transport_options *options, sheaf_request_handler on_request,
+                                   sheaf_reject_handler on_reject, void *context, sheaf_server **out,
+                                   sheaf_problem *problem) {
+    sheaf_server *server = calloc(1, sizeof *server);
+    if (server == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "%s: no memory", options->url);
+    server->references = 1;
+    server->on_request = on_request;
+    server->on_reject = on_reject;
+    server->context = context;
+    server->frame_bytes_max = options->frame_bytes_max;
+    server->handshake_ms = options->handshake_ms;
+    server->exchanges_max = options->exchanges_max;
+    server->connections_max = options->connections_max;
+    server->waiting_end = &server->waiting;
+    server->accept_again_ms = server->look_ms = NEVER_MS;
+    sheaf_status status = open_tls(server, &options->tls, problem);
+    if (status == SHEAF_OK) status = listen_on(server, options->url, problem);
+    if (status == SHEAF_OK) status = start_server(server, problem);
+    if (status == SHEAF_OK) {
+        *out = server;
+        return SHEAF_OK;
+    }
+    free_parts(server);
+    free(server);
+    return status;
+}
+
+const char *sheaf_nng_server_url(const sheaf_server *server) { return server->url; }
+
+void sheaf_nng_stop_server(sheaf_server *server) {
+    if (server == NULL) return;
+    nng_stream_listener_close(server->listener);
+    nng_aio_wait(server->accepting); /* nobody is welcomed after this */
+    pthread_mutex_lock(&server->lock);
+    server->stopping = 1;
+    connection *next = NULL;
+    for (connection *conn = server->live; conn != NULL; conn = next) {
+        next = conn->next;
+        if (conn->phase == REPLY) {
+            /* An answer that is on its way may still arrive. */
+            conn->deadline_ms = sheaf_sp_now_ms() + STOP_PATIENCE_MS;
+        } else {
+            cut(conn, SHEAF_OK, "");
+        }
+    }
+    server->look_ms = 0;
+    pthread_cond_signal(&server->changed);
+    pthread_mutex_unlock(&server->lock);
+    pthread_join(server->keeper, NULL);
+    free_parts(server);
+    pthread_mutex_lock(&server->lock);
+    server_unref_locked(server);
+}

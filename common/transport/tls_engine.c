@@ -1,0 +1,531 @@
+#include "common/transport/tls_engine.h"
+
+#include <errno.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <nng/supplemental/tls/engine.h>
+
+/* The engine's struct grew in NNG 1.6 without a change of its version number, so the library's version decides. */
+#if NNG_MAJOR_VERSION != 1 || NNG_MINOR_VERSION != 5
+#error "tls_engine.c is written for NNG 1.5: check nng/supplemental/tls/engine.h before you allow another version"
+#endif
+_Static_assert(NNG_TLS_ENGINE_VERSION == NNG_TLS_ENGINE_V1, "another engine interface");
+
+#define CERTIFICATE_LIST_BYTES_MAX 32768 /* of a peer, before anything is verified */
+#define CHAIN_DEPTH_MAX            4
+
+struct sheaf_tls_context {
+    atomic_uint references;
+    SSL_CTX *ssl;
+    sheaf_tls_side side;
+    char host[256];
+};
+
+/* NNG allocates these two behind its own structs and clears them. */
+struct nng_tls_engine_config {
+    sheaf_tls_context *context;
+};
+struct nng_tls_engine_conn {
+    SSL *ssl;
+    void *wire; /* NNG's handle for nng_tls_engine_send and _recv */
+    sheaf_tls_context *context;
+    sheaf_certificate *peer;
+    int established, failed;
+    int alert; /* received from the peer; -1: none */
+    sheaf_status status;
+    char text[sizeof((sheaf_tls_state *)0)->text];
+};
+
+/* NNG calls config init and `verified` on the thread that asks, so these carry what its interface cannot. */
+static _Thread_local sheaf_tls_context *handed_over;
+static _Thread_local sheaf_tls_state *asked;
+
+/* ---- why a connection failed ---- */
+
+static void refuse(nng_tls_engine_conn *conn, sheaf_status status, const char *why, X509 *certificate) {
+    char subject[256] = "";
+    BIO *bio = certificate == NULL ? NULL : BIO_new(BIO_s_mem());
+    if (bio != NULL) {
+        /* RFC 2253 with control characters escaped: the name is the peer's word and goes into our log. */
+        X509_NAME_print_ex(bio, X509_get_subject_name(certificate), 0, XN_FLAG_RFC2253);
+        int size = BIO_read(bio, subject, (int)sizeof subject - 1);
+        subject[size > 0 ? size : 0] = '\0';
+        BIO_free(bio);
+    }
+    conn->status = status;
+    (void)snprintf(conn->text, sizeof conn->text, "%s%s%s%s", why, subject[0] ? " (subject " : "", subject,
+                   subject[0] ? ")" : "");
+}
+
+static int is_certificate_alert(int alert) {
+    return (alert >= SSL_AD_BAD_CERTIFICATE && alert <= SSL_AD_CERTIFICATE_UNKNOWN) || alert == SSL_AD_UNKNOWN_CA ||
+           alert == SSL_AD_CERTIFICATE_REQUIRED;
+}
+
+static sheaf_status status_of_reason(unsigned long error) {
+    if (ERR_GET_LIB(error) != ERR_LIB_SSL) return SHEAF_E_NETWORK;
+    switch (ERR_GET_REASON(error)) {
+    case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
+    case SSL_R_CERTIFICATE_VERIFY_FAILED:
+        return SHEAF_E_CERTIFICATE;
+    case SSL_R_UNSUPPORTED_PROTOCOL:
+    case SSL_R_VERSION_TOO_LOW:
+    case SSL_R_NO_PROTOCOLS_AVAILABLE:
+        return SHEAF_E_VERSION;
+    case SSL_R_WRONG_VERSION_NUMBER:
+    case SSL_R_HTTP_REQUEST:
+    case SSL_R_LENGTH_TOO_LONG:
+    case SSL_R_BAD_PACKET_LENGTH:
+    case SSL_R_PACKET_LENGTH_TOO_LONG:
+    case SSL_R_UNEXPECTED_MESSAGE:
+        return SHEAF_E_MALFORMED;
+    default:
+        return SHEAF_E_NETWORK;
+    }
+}
+
+static void note_failure(nng_tls_engine_conn *conn) {
+    conn->failed = 1;
+    if (conn->status != SHEAF_OK) return; /* our own refusal is the reason */
+    char text[256];
+    unsigned long error = ERR_peek_error();
+    if (conn->alert >= 0) {
+        (void)snprintf(text, sizeof text, "the peer refused: TLS alert '%s'", SSL_alert_desc_string_long(conn->alert));
+        sheaf_status protocol = conn->alert == SSL_AD_PROTOCOL_VERSION ? SHEAF_E_VERSION : SHEAF_E_NETWORK;
+        refuse(conn, is_certificate_alert(conn->alert) ? SHEAF_E_CERTIFICATE : protocol, text, NULL);
+    } else if (error != 0) {
+        const char *reason = ERR_reason_error_string(error);
+        (void)snprintf(text, sizeof text, "TLS failed: %s", reason == NULL ? "unknown reason" : reason);
+        refuse(conn, status_of_reason(error), text, NULL);
+    } else {
+        refuse(conn, SHEAF_E_NETWORK,
+               conn->established ? "the connection was lost" : "closed before the handshake ended", NULL);
+    }
+}
+
+/* SSL_get_error to NNG's errors; NNG_EAGAIN: more bytes must move first. */
+static int nng_error_of(nng_tls_engine_conn *conn, int result) {
+    switch (SSL_get_error(conn->ssl, result)) {
+    case SSL_ERROR_WANT_READ:
+    case SSL_ERROR_WANT_WRITE:
+        return NNG_EAGAIN;
+    case SSL_ERROR_ZERO_RETURN:
+        return NNG_ECONNSHUT;
+    default:
+        note_failure(conn);
+        return conn->established ? NNG_ECRYPTO : NNG_EPEERAUTH;
+    }
+}
+
+/* ---- who the peer is ---- */
+
+static sheaf_status read_leaf(X509 *leaf, sheaf_certificate **out) {
+    unsigned char *der = NULL;
+    int size = i2d_X509(leaf, &der);
+    if (size <= 0) return SHEAF_E_CERTIFICATE;
+    sheaf_status status = sheaf_certificate_from_der(sheaf_span_of(der, (size_t)size), out);
+    OPENSSL_free(der);
+    return status;
+}
+
+static int chain_refused(nng_tls_engine_conn *conn, X509_STORE_CTX *store, X509 *leaf) {
+    int error = X509_STORE_CTX_get_error(store);
+    sheaf_status status = SHEAF_E_CERTIFICATE;
+    char why[200];
+    (void)snprintf(why, sizeof why, "certificate refused: %s", X509_verify_cert_error_string(error));
+    if (error == X509_V_ERR_HOSTNAME_MISMATCH || error == X509_V_ERR_IP_ADDRESS_MISMATCH) {
+        (void)snprintf(why, sizeof why, "certificate refused: it is not for %.100s", conn->context->host);
+    }
+    sheaf_certificate *peer = NULL;
+    if (error == X509_V_ERR_INVALID_PURPOSE && read_leaf(leaf, &peer) == SHEAF_OK) {
+        status = SHEAF_E_ROLE; /* a good certificate of ours, but of the wrong end */
+        (void)snprintf(why, sizeof why, "certificate refused: the role %s does not fit this end of a connection",
+                       sheaf_role_name(sheaf_certificate_identity(peer)->role));
+    }
+    sheaf_certificate_unref(peer);
+    refuse(conn, status, why, leaf);
+    return 0;
+}
+
+/* Small devices' profile: the certificate's key must be on P-256 too, not only the exchange. */
+static int key_fits_version(SSL *ssl, X509 *leaf) {
+    return SSL_version(ssl) >= TLS1_3_VERSION || EVP_PKEY_get_base_id(X509_get0_pubkey(leaf)) == EVP_PKEY_EC;
+}
+
+static int identity_refused(nng_tls_engine_conn *conn, X509_STORE_CTX *store, X509 *leaf, int error,
+                            sheaf_status status, const char *why) {
+    X509_STORE_CTX_set_error(store, error); /* chooses the alert */
+    refuse(conn, status, why, leaf);
+    return 0;
+}
+
+/* Replaces OpenSSL's verification as a whole: its own first, then ours. Runs once in each full handshake, and no other
+ * handshakes exist here. */
+static int verify_peer(X509_STORE_CTX *store, void *unused) {
+    (void)unused;
+    SSL *ssl = X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx());
+    nng_tls_engine_conn *conn = SSL_get_app_data(ssl);
+    X509 *leaf = X509_STORE_CTX_get0_cert(store);
+    if (X509_verify_cert(store) != 1) return chain_refused(conn, store, leaf);
+    sheaf_certificate *peer = NULL;
+    if (!key_fits_version(ssl, leaf) || read_leaf(leaf, &peer) != SHEAF_OK) {
+        return identity_refused(conn, store, leaf, X509_V_ERR_CERT_REJECTED, SHEAF_E_CERTIFICATE,
+                                "certificate refused: not of the form that names a tenant, a role with its extended "
+                                "key usage, and a client");
+    }
+    int aggregator = sheaf_certificate_identity(peer)->role == SHEAF_ROLE_AGGREGATOR;
+    if (aggregator != (conn->context->side == SHEAF_TLS_LINK)) {
+        sheaf_certificate_unref(peer);
+        return identity_refused(conn, store, leaf, X509_V_ERR_INVALID_PURPOSE, SHEAF_E_ROLE,
+                                aggregator ? "certificate refused: an aggregator's, used by a client"
+                                           : "certificate refused: a server must have an aggregator's");
+    }
+    sheaf_certificate_unref(conn->peer);
+    conn->peer = peer;
+    return 1;
+}
+
+static void note_alert(const SSL *ssl, int where, int value) {
+    nng_tls_engine_conn *conn = SSL_get_app_data(ssl);
+    if (where == SSL_CB_READ_ALERT && conn != NULL && (value & 0xff) != SSL_AD_CLOSE_NOTIFY) conn->alert = value & 0xff;
+}
+
+/* ---- context ---- */
+
+static sheaf_status check_file(const char *path, mode_t forbidden, sheaf_problem *problem) {
+    struct stat info;
+    if (stat(path, &info) != 0) return sheaf_problem_errno(problem, "look at", path);
+    if ((info.st_mode & forbidden) == 0) return SHEAF_OK;
+    return sheaf_problem_set(problem, SHEAF_E_PERMISSION,
+                             "%s: a private key that group or others may use; make it mode 0600", path);
+}
+
+static sheaf_status openssl_refused(sheaf_problem *problem, const char *path, const char *what) {
+    const char *reason = ERR_reason_error_string(ERR_peek_last_error());
+    sheaf_status status =
+        sheaf_problem_set(problem, SHEAF_E_CERTIFICATE, "%s: %s: %s", path, what, reason == NULL ? "unusable" : reason);
+    ERR_clear_error();
+    return status;
+}
+
+/* Without this OpenSSL would ask for the passphrase of an encrypted key on the terminal. */
+static int no_passphrase(char *buffer, int size, int writing, void *unused) {
+    (void)buffer, (void)size, (void)writing, (void)unused;
+    return -1;
+}
+
+static sheaf_status load_files(SSL_CTX *ssl, const sheaf_tls_options *options, sheaf_problem *problem) {
+    sheaf_status status = check_file(options->certificate_path, 0, problem);
+    if (status == SHEAF_OK) status = check_file(options->key_path, 077, problem);
+    if (status == SHEAF_OK) status = check_file(options->ca_path, 0, problem);
+    if (status != SHEAF_OK) return status;
+    ERR_clear_error();
+    SSL_CTX_set_default_passwd_cb(ssl, no_passphrase);
+    if (SSL_CTX_use_certificate_chain_file(ssl, options->certificate_path) != 1) {
+        return openssl_refused(problem, options->certificate_path, "not a usable certificate");
+    }
+    if (SSL_CTX_use_PrivateKey_file(ssl, options->key_path, SSL_FILETYPE_PEM) != 1) {
+        return openssl_refused(problem, options->key_path, "not the certificate's private key");
+    }
+    if (SSL_CTX_load_verify_file(ssl, options->ca_path) != 1) {
+        return openssl_refused(problem, options->ca_path, "not usable authorities");
+    }
+    return SHEAF_OK;
+}
+
+static int restrict_versions(SSL_CTX *ssl, int tls12_profile) {
+    if (!tls12_profile) {
+        return SSL_CTX_set_min_proto_version(ssl, TLS1_3_VERSION) && SSL_CTX_set1_groups_list(ssl, "X25519:P-256");
+    }
+    return SSL_CTX_set_min_proto_version(ssl, TLS1_2_VERSION) && SSL_CTX_set1_groups_list(ssl, "P-256") &&
+           SSL_CTX_set_cipher_list(ssl, "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384");
+}
+
+static int restrict_context(SSL_CTX *ssl, const sheaf_tls_options *options, sheaf_tls_side side) {
+    static const unsigned char session_context[] = "sheaf";
+    int purpose = side == SHEAF_TLS_SERVER ? X509_PURPOSE_SSL_CLIENT : X509_PURPOSE_SSL_SERVER;
+    SSL_CTX_set_options(ssl, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
+                                 SSL_OP_CIPHER_SERVER_PREFERENCE);
+    SSL_CTX_set_session_cache_mode(ssl, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_mode(ssl,
+                     SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_max_cert_list(ssl, CERTIFICATE_LIST_BYTES_MAX);
+    SSL_CTX_set_verify(ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    SSL_CTX_set_verify_depth(ssl, CHAIN_DEPTH_MAX);
+    SSL_CTX_set_cert_verify_callback(ssl, verify_peer, NULL);
+    SSL_CTX_set_info_callback(ssl, note_alert);
+    return restrict_versions(ssl, options->tls12_profile) && SSL_CTX_set_num_tickets(ssl, 0) &&
+           SSL_CTX_set_purpose(ssl, purpose) &&
+           SSL_CTX_set_session_id_context(ssl, session_context, sizeof session_context - 1);
+}
+
+sheaf_status sheaf_tls_context_open(const sheaf_tls_options *options, sheaf_tls_side side, const char *host,
+                                    sheaf_tls_context **out, sheaf_problem *problem) {
+    sheaf_tls_context *context = calloc(1, sizeof *context);
+    if (context == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "no memory for a TLS context");
+    atomic_init(&context->references, 1);
+    context->side = side;
+    sheaf_status status = SHEAF_OK;
+    if (side == SHEAF_TLS_LINK && (host == NULL || host[0] == '\0' || strlen(host) >= sizeof context->host)) {
+        status = sheaf_problem_set(problem, SHEAF_E_USAGE, "no usable name of the server to verify");
+    } else if (side == SHEAF_TLS_LINK) {
+        (void)snprintf(context->host, sizeof context->host, "%s", host);
+    }
+    if (status == SHEAF_OK)
+        context->ssl = SSL_CTX_new(side == SHEAF_TLS_SERVER ? TLS_server_method() : TLS_client_method());
+    if (status == SHEAF_OK && (context->ssl == NULL || !restrict_context(context->ssl, options, side))) {
+        status = sheaf_problem_set(problem, SHEAF_E_CRYPTO, "OpenSSL does not take our TLS settings");
+    }
+    if (status == SHEAF_OK) status = load_files(context->ssl, options, problem);
+    if (status == SHEAF_OK) {
+        *out = context;
+    } else {
+        sheaf_tls_context_unref(context);
+    }
+    return status;
+}
+
+void sheaf_tls_context_unref(sheaf_tls_context *context) {
+    if (context == NULL || atomic_fetch_sub(&context->references, 1) != 1) return;
+    SSL_CTX_free(context->ssl);
+    free(context);
+}
+
+static sheaf_tls_context *context_ref(sheaf_tls_context *context) {
+    if (context != NULL) atomic_fetch_add(&context->references, 1);
+    return context;
+}
+
+/* ---- bytes: an OpenSSL BIO over NNG's two functions ---- */
+
+static BIO_METHOD *wire_method;
+
+static int wire_write(BIO *bio, const char *data, size_t size, size_t *written) {
+    BIO_clear_retry_flags(bio);
+    *written = size;
+    int error = nng_tls_engine_send(BIO_get_data(bio), (const uint8_t *)data, written);
+    if (error == 0) return 1;
+    *written = 0;
+    if (error == NNG_EAGAIN) BIO_set_retry_write(bio);
+    return 0;
+}
+
+static int wire_read(BIO *bio, char *data, size_t size, size_t *got) {
+    BIO_clear_retry_flags(bio);
+    *got = size;
+    int error = nng_tls_engine_recv(BIO_get_data(bio), (uint8_t *)data, got);
+    if (error == 0) return 1;
+    *got = 0;
+    if (error == NNG_EAGAIN) BIO_set_retry_read(bio);
+    return 0;
+}
+
+static long wire_control(BIO *bio, int command, long number, void *pointer) {
+    (void)bio, (void)number, (void)pointer;
+    return command == BIO_CTRL_FLUSH || command == BIO_CTRL_PUSH ||
+           command == BIO_CTRL_POP; /* nothing is kept back here */
+}
+
+static int wire_create(BIO *bio) {
+    BIO_set_init(bio, 1);
+    return 1;
+}
+
+static int make_wire_method(void) {
+    wire_method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "nng");
+    return wire_method != NULL && BIO_meth_set_write_ex(wire_method, wire_write) &&
+           BIO_meth_set_read_ex(wire_method, wire_read) && BIO_meth_set_ctrl(wire_method, wire_control) &&
+           BIO_meth_set_create(wire_method, wire_create);
+}
+
+/* ---- connections, each called under NNG's lock of that connection ---- */
+
+static int expect_host(SSL *ssl, const char *host) {
+    X509_VERIFY_PARAM *param = SSL_get0_param(ssl);
+    X509_VERIFY_PARAM_set_hostflags(param, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
+    if (X509_VERIFY_PARAM_set1_ip_asc(param, host)) return 1;
+    ERR_clear_error(); /* not an address, so a name */
+    return SSL_set1_host(ssl, host) && SSL_set_tlsext_host_name(ssl, host);
+}
+
+static int conn_init(nng_tls_engine_conn *conn, void *wire, nng_tls_engine_config *config) {
+    conn->alert = -1;
+    conn->wire = wire;
+    if (config->context == NULL) return NNG_ECRYPTO; /* a configuration that did not come from us lets nobody in */
+    conn->context = context_ref(config->context);
+    conn->ssl = SSL_new(conn->context->ssl);
+    BIO *bio = BIO_new(wire_method);
+    if (conn->ssl == NULL || bio == NULL) {
+        BIO_free(bio);
+        return NNG_ENOMEM;
+    }
+    BIO_set_data(bio, wire);
+    SSL_set_bio(conn->ssl, bio, bio);
+    SSL_set_app_data(conn->ssl, conn);
+    if (conn->context->side == SHEAF_TLS_SERVER) {
+        SSL_set_accept_state(conn->ssl);
+        return 0;
+    }
+    SSL_set_connect_state(conn->ssl);
+    return expect_host(conn->ssl, conn->context->host) ? 0 : NNG_ECRYPTO;
+}
+
+/* NNG calls this also for connections that it never began, so all may be zero. */
+static void conn_fini(nng_tls_engine_conn *conn) {
+    SSL_free(conn->ssl);
+    sheaf_certificate_unref(conn->peer);
+    sheaf_tls_context_unref(conn->context);
+    memset(conn, 0, sizeof *conn);
+}
+
+static void conn_close(nng_tls_engine_conn *conn) {
+    if (!conn->established || conn->failed) return;
+    ERR_clear_error();
+    (void)SSL_shutdown(conn->ssl); /* a courtesy; whether it still gets out does not matter */
+    ERR_clear_error();
+}
+
+/* The handshake also runs inside the first read or write, so every way in ends here. */
+static int finished(nng_tls_engine_conn *conn, int result) {
+    if (!conn->established && SSL_is_init_finished(conn->ssl)) conn->established = 1;
+    int error = result == 1 ? 0 : nng_error_of(conn, result);
+    ERR_clear_error();
+    return error;
+}
+
+static int conn_handshake(nng_tls_engine_conn *conn) {
+    if (conn->failed) return NNG_ECONNSHUT;
+    ERR_clear_error();
+    return finished(conn, SSL_do_handshake(conn->ssl));
+}
+
+static int conn_recv(nng_tls_engine_conn *conn, uint8_t *data, size_t *size) {
+    if (conn->failed) return NNG_ECONNSHUT;
+    ERR_clear_error();
+    return finished(conn, SSL_read_ex(conn->ssl, data, *size, size));
+}
+
+static int conn_send(nng_tls_engine_conn *conn, const uint8_t *data, size_t *size) {
+    if (conn->failed) return NNG_ECONNSHUT;
+    ERR_clear_error();
+    return finished(conn, SSL_write_ex(conn->ssl, data, *size, size));
+}
+
+static bool conn_verified(nng_tls_engine_conn *conn) {
+    bool verified = conn->established && conn->peer != NULL && !conn->failed;
+    if (asked != NULL) {
+        asked->peer = verified ? sheaf_certificate_ref(conn->peer) : NULL;
+        asked->status = conn->status;
+        memcpy(asked->text, conn->text, sizeof asked->text);
+    }
+    return verified;
+}
+
+/* ---- configurations ---- */
+
+static int config_init(nng_tls_engine_config *config, nng_tls_mode mode) {
+    (void)mode;
+    config->context = context_ref(handed_over);
+    return 0;
+}
+static void config_fini(nng_tls_engine_config *config) { sheaf_tls_context_unref(config->context); }
+/* NNG sets a name and a mode on the default configuration of every dialer and listener, before ours replaces it. They
+ * change nothing here: names and modes are the context's. */
+static int config_server(nng_tls_engine_config *config, const char *name) {
+    (void)config, (void)name;
+    return 0;
+}
+static int config_auth(nng_tls_engine_config *config, nng_tls_auth_mode mode) {
+    (void)config, (void)mode;
+    return 0;
+}
+static int config_ca_chain(nng_tls_engine_config *config, const char *certificates, const char *crl) {
+    (void)config, (void)certificates, (void)crl;
+    return NNG_ENOTSUP;
+}
+static int config_own_cert(nng_tls_engine_config *config, const char *certificate, const char *key,
+                           const char *password) {
+    (void)config, (void)certificate, (void)key, (void)password;
+    return NNG_ENOTSUP;
+}
+static int config_version(nng_tls_engine_config *config, nng_tls_version minimum, nng_tls_version maximum) {
+    (void)config, (void)minimum, (void)maximum;
+    return NNG_ENOTSUP;
+}
+
+/* ---- registration ---- */
+
+static nng_tls_engine_config_ops config_ops = {
+    .size = sizeof(nng_tls_engine_config),
+    .init = config_init,
+    .fini = config_fini,
+    .server = config_server,
+    .auth = config_auth,
+    .ca_chain = config_ca_chain,
+    .own_cert = config_own_cert,
+    .version = config_version,
+};
+static nng_tls_engine_conn_ops conn_ops = {
+    .size = sizeof(nng_tls_engine_conn),
+    .init = conn_init,
+    .fini = conn_fini,
+    .close = conn_close,
+    .handshake = conn_handshake,
+    .recv = conn_recv,
+    .send = conn_send,
+    .verified = conn_verified,
+};
+static const nng_tls_engine engine = {
+    .version = NNG_TLS_ENGINE_VERSION,
+    .config_ops = &config_ops,
+    .conn_ops = &conn_ops,
+    .name = "sheaf-openssl",
+    .description = "OpenSSL 3, verified on both sides",
+    .fips_mode = false,
+};
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int registered;
+
+/* NNG sets its built-in engine whenever it initialises, so it must have done that before we replace it: making a
+ * configuration initialises it. */
+static void register_engine(void) {
+    nng_tls_config *config = NULL;
+    if (strncmp(nng_version(), "1.5.", 4) != 0 || !make_wire_method()) return;
+    if (nng_tls_config_alloc(&config, NNG_TLS_MODE_CLIENT) != 0) return;
+    nng_tls_config_free(config);
+    registered = nng_tls_engine_register(&engine) == 0;
+}
+
+sheaf_status sheaf_tls_context_configure(sheaf_tls_context *context, nng_tls_config **out, sheaf_problem *problem) {
+    (void)pthread_once(&once, register_engine);
+    if (!registered) {
+        return sheaf_problem_set(problem, SHEAF_E_VERSION, "NNG %s does not take our TLS engine, which is made for 1.5",
+                                 nng_version());
+    }
+    handed_over = context;
+    int error =
+        nng_tls_config_alloc(out, context->side == SHEAF_TLS_SERVER ? NNG_TLS_MODE_SERVER : NNG_TLS_MODE_CLIENT);
+    handed_over = NULL;
+    if (error == 0) return SHEAF_OK;
+    return sheaf_problem_set(problem, SHEAF_E_MEMORY, "no TLS configuration: %s", nng_strerror(error));
+}
+
+void sheaf_tls_ask(nng_stream *stream, sheaf_tls_state *state) {
+    bool verified = false;
+    memset(state, 0, sizeof *state);
+    asked = state;
+    int error = nng_stream_get_bool(stream, NNG_OPT_TLS_VERIFIED, &verified);
+    asked = NULL;
+    if (error != 0) {
+        state->status = SHEAF_E_NETWORK;
+        (void)snprintf(state->text, sizeof state->text, "not a TLS stream of ours: %s", nng_strerror(error));
+    }
+}
