@@ -40,13 +40,13 @@ static void write_config(service_kit *kit, const char *job_yaml) {
     FILE *file = fopen(kit->config_path, "w");
     need(file != NULL, "config", kit->config_path);
     fprintf(file,
-            "server:\n  listen: %s\n  state: %s\n  certificate: %s\n  key: %s\n  ca: %s\n"
+            "server:\n  listen: %s\n  state: %s\n  certificate: %s\n  key: %s\n  ca: %s\n  workers: %d\n"
             "limits:\n  chunk_bytes: 1KiB\n  uploads: 4\n"
             "log:\n  file: %s/service.log\n"
             "jobs:\n  - tenant: acme\n    name: job\n    initial_model: %s/initial.safetensors\n"
             "    plan: {learning_rate: 0.1}\n%s",
-            kit->url, kit->state, aggregator->certificate, aggregator->key, pki_kit_ca(kit->pki), kit->folder,
-            kit->folder, job_yaml);
+            kit->url, kit->state, aggregator->certificate, aggregator->key, pki_kit_ca(kit->pki),
+            kit->workers == 0 ? 2 : kit->workers, kit->folder, kit->folder, job_yaml);
     fclose(file);
 }
 
@@ -60,7 +60,9 @@ static void open_service(service_kit *kit) {
 void service_kit_start(service_kit *kit, const char *job_yaml) {
     static int serial;
     char path[1024];
+    int workers = kit->workers;
     memset(kit, 0, sizeof *kit);
+    kit->workers = workers;
     kit->pki = pki_kit_make();
     kit->folder = pki_kit_folder(kit->pki);
     (void)snprintf(kit->url, sizeof kit->url, "inproc://service-%d-%d", (int)getpid(), serial++);
@@ -184,8 +186,7 @@ int device_exchange_raw(device *self, sheaf_span frame) {
 }
 
 void device_exchange(device *self, const sheaf_v1_Request *request, sheaf_span payload) {
-    static uint8_t bytes[SHEAF_FRAME_BYTES_MAX(65536)];
-    sheaf_buffer out = {bytes, 0, sizeof bytes};
+    sheaf_buffer out = {self->sent, 0, sizeof self->sent};
     need(sheaf_frame_encode_request(request, payload, &out) == SHEAF_OK, "frame", "encode");
     need(device_exchange_raw(self, sheaf_buffer_span(&out)), "exchange", "no readable reply");
 }

@@ -16,6 +16,7 @@
 #include "tests/kit/pki_kit.h"
 
 typedef struct {
+    int workers; /* set before start; 0: 2 */
     pki_kit *pki;
     const char *folder; /* of the kit: service.yaml, initial.safetensors, state/ */
     char url[64];
@@ -53,7 +54,7 @@ typedef struct {
     uint8_t plan_digest[SHEAF_DIGEST_BYTES];
     sheaf_v1_Reply reply; /* the last one */
     sheaf_span payload;   /* of the last one */
-    uint8_t frame[SHEAF_FRAME_BYTES_MAX(65536)];
+    uint8_t frame[SHEAF_FRAME_BYTES_MAX(65536)], sent[SHEAF_FRAME_BYTES_MAX(65536)];
 } device;
 
 /* What an update says; device_update fills an honest one. */

@@ -114,7 +114,7 @@ static void finish_round(device *a, device *b) {
 
 static void every_lie_is_refused_by_its_name_and_the_round_goes_on(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, one_round);
     device *liar = device_make(&kit, "liar"), *a = device_make(&kit, "a"), *b = device_make(&kit, "b");
     assert_true(device_await_round(liar));
@@ -142,7 +142,7 @@ static void every_lie_is_refused_by_its_name_and_the_round_goes_on(void **state)
 
 static void a_signature_of_other_bytes_or_another_key_is_refused(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, one_round);
     device *a = device_make(&kit, "a"), *b = device_make(&kit, "b");
     update u;
@@ -167,7 +167,7 @@ static void a_signature_of_other_bytes_or_another_key_is_refused(void **state) {
 
 static void garbage_truncated_and_empty_statements_are_refused(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, one_round);
     device *a = device_make(&kit, "a"), *b = device_make(&kit, "b");
     update u;
@@ -194,7 +194,7 @@ static void garbage_truncated_and_empty_statements_are_refused(void **state) {
 
 static void another_name_in_the_message_than_in_the_certificate_is_refused(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, one_round);
     device *a = device_make(&kit, "a"), *b = device_make(&kit, "b");
     snprintf(a->name, sizeof a->name, "b");
@@ -216,7 +216,7 @@ static void another_name_in_the_message_than_in_the_certificate_is_refused(void 
 
 static void an_operator_may_not_send_updates(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, one_round);
     device *operator_ = device_make_with(&kit, "operator", "olga", NULL), *a = device_make(&kit, "a"),
            *b = device_make(&kit, "b");
@@ -229,7 +229,7 @@ static void an_operator_may_not_send_updates(void **state) {
 
 static void a_second_sending_gets_the_same_receipt_and_counts_once(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, one_round);
     device *a = device_make(&kit, "a"), *b = device_make(&kit, "b");
     update u, other;
@@ -260,7 +260,7 @@ static void a_second_sending_gets_the_same_receipt_and_counts_once(void **state)
 
 static void an_update_after_the_close_is_late(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, one_round);
     device *slow = device_make(&kit, "slow"), *a = device_make(&kit, "a"), *b = device_make(&kit, "b");
     update offered, never;
@@ -280,7 +280,7 @@ static void an_update_after_the_close_is_late(void **state) {
 
 static void chunks_may_repeat_go_back_or_come_from_nowhere(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, one_round);
     device *a = device_make(&kit, "a"), *b = device_make(&kit, "b");
     update u;
@@ -310,7 +310,7 @@ static void chunks_may_repeat_go_back_or_come_from_nowhere(void **state) {
 
 static void more_bytes_than_were_offered_are_refused(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, one_round);
     device *a = device_make(&kit, "a"), *b = device_make(&kit, "b");
     update u;
@@ -332,7 +332,7 @@ static void more_bytes_than_were_offered_are_refused(void **state) {
 
 static void a_model_is_served_by_its_digest_only(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, one_round);
     device *a = device_make(&kit, "a");
     assert_true(device_await_round(a));

@@ -27,7 +27,7 @@ static void assert_model(const service_kit *kit, float added) {
 
 static void a_round_in_which_nothing_was_accepted_fails_as_no_weight_and_keeps_the_old_model(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 1, target: 1, maximum: 4}\n    progress_s: 1\n");
     device *a = device_make(&kit, "a");
     update u;
@@ -56,7 +56,7 @@ static void a_round_in_which_nothing_was_accepted_fails_as_no_weight_and_keeps_t
 
 static void too_few_updates_fail_as_no_quorum_but_stay_counted_for_the_next_attempt(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 2, target: 2, maximum: 4}\n    progress_s: 1\n");
     device *a = device_make(&kit, "a"), *b = device_make(&kit, "b");
     give(a, 1.0f, 1);
@@ -75,7 +75,7 @@ static void too_few_updates_fail_as_no_quorum_but_stay_counted_for_the_next_atte
 
 static void a_job_whose_rounds_keep_failing_is_given_up_by_name(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(
         &kit,
         "    rounds: 3\n    attempts_max: 2\n    cohort: {minimum: 1, target: 1, maximum: 4}\n    progress_s: 1\n");
@@ -92,7 +92,7 @@ static void a_job_whose_rounds_keep_failing_is_given_up_by_name(void **state) {
 
 static void silence_with_a_quorum_closes_the_round(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 1, target: 3, maximum: 4}\n    progress_s: 1\n");
     device *a = device_make(&kit, "a"), *silent = device_make(&kit, "silent");
     assert_true(device_await_round(silent));
@@ -105,7 +105,7 @@ static void silence_with_a_quorum_closes_the_round(void **state) {
 
 static void progress_holds_a_round_open_and_silence_does_not(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 1, target: 2, maximum: 4}\n    progress_s: 1\n");
     device *a = device_make(&kit, "a"), *working = device_make(&kit, "working");
     assert_true(device_await_round(working));
@@ -134,7 +134,7 @@ static void progress_holds_a_round_open_and_silence_does_not(void **state) {
 
 static void a_deadline_closes_the_round_however_much_moves(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(
         &kit,
         "    rounds: 1\n    cohort: {minimum: 1, target: 4, maximum: 100}\n    progress_s: 600\n    deadline_s: 1\n");
@@ -147,7 +147,7 @@ static void a_deadline_closes_the_round_however_much_moves(void **state) {
 
 static void more_devices_than_the_maximum_are_asked_to_wait(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 1, target: 1, maximum: 1}\n");
     device *a = device_make(&kit, "a"), *b = device_make(&kit, "b");
     assert_true(device_await_round(a));
@@ -167,7 +167,7 @@ static void more_devices_than_the_maximum_are_asked_to_wait(void **state) {
 
 static void more_uploads_than_the_limit_are_asked_to_wait(void **state) {
     (void)state;
-    service_kit kit; /* limits.uploads is 4 */
+    service_kit kit = {0}; /* limits.uploads is 4 */
     service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 5, target: 5, maximum: 5}\n");
     device *fleet[5];
     update updates[5];
@@ -190,7 +190,7 @@ static void more_uploads_than_the_limit_are_asked_to_wait(void **state) {
 
 static void a_device_that_dies_in_mid_upload_frees_its_place(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 1, target: 2, maximum: 4}\n    progress_s: 1\n");
     device *dying = device_make(&kit, "dying"), *a = device_make(&kit, "a");
     update u;
@@ -207,7 +207,7 @@ static void a_device_that_dies_in_mid_upload_frees_its_place(void **state) {
 
 static void a_restart_goes_on_with_the_open_round_and_what_it_accepted(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, "    rounds: 2\n    cohort: {minimum: 2, target: 2, maximum: 2}\n");
     device *a = device_make(&kit, "a"), *b = device_make(&kit, "b");
     give(a, 1.0f, 3);
@@ -235,7 +235,7 @@ static void a_restart_goes_on_with_the_open_round_and_what_it_accepted(void **st
 
 static void an_accepted_payload_that_was_damaged_on_disk_halts_the_job_by_name(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 2, target: 2, maximum: 2}\n");
     device *a = device_make(&kit, "a"), *b = device_make(&kit, "b");
     give(a, 1.0f, 1);
@@ -265,7 +265,7 @@ static void an_accepted_payload_that_was_damaged_on_disk_halts_the_job_by_name(v
 
 static void a_device_with_receipts_of_another_run_is_told_so(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 1, target: 1, maximum: 2}\n");
     device *a = device_make(&kit, "a");
     assert_int_equal(device_ask_round(a, 1), sheaf_v1_Reply_refusal_tag);
@@ -276,7 +276,7 @@ static void a_device_with_receipts_of_another_run_is_told_so(void **state) {
 
 static void payloads_of_old_rounds_and_old_models_are_removed(void **state) {
     (void)state;
-    service_kit kit;
+    service_kit kit = {0};
     char path[1200];
     service_kit_start(
         &kit,
