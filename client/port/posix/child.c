@@ -110,11 +110,10 @@ sheaf_status sheaf_child_tell(sheaf_child *child, const char *text, sheaf_proble
 
 /* Moves what follows the line that was given out to the front. */
 static void drop_given_line(sheaf_child_stream *stream) {
-    char *end = memchr(stream->text, '\0', stream->size);
-    if (end == NULL) return;
-    size_t used = (size_t)(end - stream->text) + 1;
-    memmove(stream->text, stream->text + used, stream->size - used);
-    stream->size -= used;
+    if (stream->given == 0) return;
+    memmove(stream->text, stream->text + stream->given, stream->size - stream->given);
+    stream->size -= stream->given;
+    stream->given = 0;
 }
 
 static int give_line(sheaf_child_stream *stream, const char **line) {
@@ -125,6 +124,7 @@ static int give_line(sheaf_child_stream *stream, const char **line) {
         if (*at == '\0') *at = '?';
     }
     *end = '\0';
+    stream->given = (size_t)(end - stream->text) + 1;
     *line = stream->text;
     return 1;
 }

@@ -273,7 +273,10 @@ static sheaf_status train(const sheaf_edge_plan *plan, sheaf_edge_progress *prog
     }
     if (exec->phase == DONE) return SHEAF_OK;
     sheaf_status status = exec->phase == IDLE ? start(exec, plan, &problem) : watch(exec, progress, &problem);
-    if (status == SHEAF_OK && exec->phase == RUNNING && exec->child.pid != 0) return SHEAF_AGAIN;
+    if (status == SHEAF_OK && exec->child.pid != 0) {
+        progress->wait_ms = LOOK_AGAIN_MS;
+        return SHEAF_AGAIN;
+    }
     if (status == SHEAF_AGAIN) return status;
     sheaf_child_stop(&exec->child);
     if (status == SHEAF_OK) exec->phase = DONE;
