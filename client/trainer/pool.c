@@ -27,15 +27,16 @@ static void largest_of(const float *window, uint32_t size, size_t row, float *va
     }
 }
 
-/* The common window of 2 x 2, without branches. */
-static void largest_of_pairs(const float *in, size_t row, uint32_t width, float *values, uint8_t *winners) {
+/* The common window of 2 x 2, without branches: which value wins is as good as random. */
+static void largest_of_pairs(const float *restrict in, size_t row, uint32_t width, float *restrict values,
+                             uint8_t *restrict winners) {
+    const float *restrict below = in + row;
     for (uint32_t x = 0; x < width; x++) {
-        float a = in[2 * x], b = in[2 * x + 1], c = in[row + 2 * x], d = in[row + 2 * x + 1];
-        int right = !(b <= a), lower_right = !(d <= c);
-        float upper = right ? b : a, lower = lower_right ? d : c;
-        int below = !(lower <= upper);
-        values[x] = below ? lower : upper;
-        winners[x] = (uint8_t)(below ? 2 + lower_right : right);
+        float a = in[2 * x], b = in[2 * x + 1], c = below[2 * x], d = below[2 * x + 1];
+        float upper = !(b <= a) ? b : a, lower = !(d <= c) ? d : c;
+        unsigned right = !(b <= a), lower_right = !(d <= c), down = !(lower <= upper);
+        values[x] = down ? lower : upper;
+        winners[x] = (uint8_t)(2u * down + (down & lower_right) + ((1u - down) & right));
     }
 }
 

@@ -12,7 +12,8 @@ static void relu_forward(const sheaf_layer *layer, uint32_t batch, const float *
     (void)in;
     (void)scratch;
     size_t count = batch * sheaf_shape_size(layer->out);
-    for (size_t i = 0; i < count; i++) layer->values[i] = layer->values[i] < 0.0f ? 0.0f : layer->values[i];
+    float *values = layer->values;
+    for (size_t i = 0; i < count; i++) values[i] = values[i] < 0.0f ? 0.0f : values[i];
 }
 
 static void relu_backward(const sheaf_layer *layer, uint32_t batch, const float *in, float *slope, float *slope_before,
@@ -21,7 +22,12 @@ static void relu_backward(const sheaf_layer *layer, uint32_t batch, const float 
     (void)slope_before;
     (void)scratch;
     size_t count = batch * sheaf_shape_size(layer->out);
-    for (size_t i = 0; i < count; i++) slope[i] = layer->values[i] > 0.0f ? slope[i] : 0.0f;
+    const float *restrict values = layer->values;
+    float *restrict loose = slope;
+    for (size_t i = 0; i < count; i++) {
+        float kept = loose[i]; /* read in any case, so that the compiler needs no branch */
+        loose[i] = values[i] > 0.0f ? kept : 0.0f;
+    }
 }
 
 static const char *flatten_shape(sheaf_layer *layer, uint32_t batch_max) {
