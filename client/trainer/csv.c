@@ -177,7 +177,6 @@ static sheaf_status read_fields(const reader *r, sheaf_span line, float *feature
 }
 
 static sheaf_status read_body(reader *r, const uint8_t *start, sheaf_dataset *out) {
-    /* A line cannot hold more fields than bytes, so a short text never asks for much memory. */
     for (uint32_t i = 0; i < out->count; i++) {
         sheaf_span line;
         uint64_t at = (uint64_t)(r->rest.data - start);
@@ -194,9 +193,9 @@ static sheaf_status read_body(reader *r, const uint8_t *start, sheaf_dataset *ou
 static sheaf_status make_room(const reader *r, uint64_t count, sheaf_dataset *out) {
     out->count = (uint32_t)count;
     out->features = r->columns - 1;
-    /* Each field but the last has a comma: a text too short for what it promises is refused before memory is asked for.
-     */
-    if (r->rest.size / r->columns < count / 2) {
+    /* Each field but a line's last is followed by a comma, so a text that is much too short for what its header
+     * promises gets no memory. A little too short is told line by line, which is clearer. */
+    if (count * r->columns > r->rest.size + 65536) {
         return sheaf_problem_set(r->problem, SHEAF_E_DATA, "%s: lines have fewer fields than the header's %u",
                                  r->options->path, (unsigned)r->columns);
     }

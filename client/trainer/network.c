@@ -73,6 +73,20 @@ sheaf_status sheaf_network_check(const sheaf_network_spec *spec, uint32_t *layer
     return shape_network(&network, spec, 1, layer, why);
 }
 
+uint64_t sheaf_network_parameters(const sheaf_network_spec *spec) {
+    sheaf_network network;
+    uint32_t layer;
+    const char *why;
+    return shape_network(&network, spec, 1, &layer, &why) == SHEAF_OK ? network.parameter_count : 0;
+}
+
+uint32_t sheaf_network_classes(const sheaf_network_spec *spec) {
+    sheaf_network network;
+    uint32_t layer;
+    const char *why;
+    return shape_network(&network, spec, 1, &layer, &why) == SHEAF_OK ? network.classes : 0;
+}
+
 /* ---- memory ---- */
 
 enum { ALIGNMENT = 64 }; /* a cache line */

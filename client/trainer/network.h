@@ -47,6 +47,9 @@ typedef struct {
 
 /* SHEAF_OK when the spec makes a network; else *layer says where (count: the whole) and *why in a few words. */
 SHEAF_MUST_USE sheaf_status sheaf_network_check(const sheaf_network_spec *spec, uint32_t *layer, const char **why);
+/* Values of all parameters, and outputs; 0 when the spec is wrong. */
+uint64_t sheaf_network_parameters(const sheaf_network_spec *spec);
+uint32_t sheaf_network_classes(const sheaf_network_spec *spec);
 /* Memory that sheaf_network_open needs; 0 when the spec is wrong or too large. */
 size_t sheaf_network_bytes(const sheaf_network_spec *spec, uint32_t batch_max);
 /* All parameters are zero afterwards. `memory` must outlive the network. */
