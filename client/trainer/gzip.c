@@ -5,14 +5,14 @@
 
 #include "client/trainer/data.h"
 
-/* Doubles the room, up to the limit. */
+/* Doubles the room, up to one byte beyond the limit: so that data of exactly the limit may end, and more is seen. */
 static sheaf_status grow(sheaf_buffer *out, uint64_t limit, const char *name, sheaf_problem *problem) {
-    if (out->capacity >= limit) {
+    if (out->capacity > limit) {
         return sheaf_problem_set(problem, SHEAF_E_TOO_LARGE, "%s: unpacks to more than %llu bytes", name,
                                  (unsigned long long)limit);
     }
     uint64_t wanted = out->capacity == 0 ? 65536 : 2 * (uint64_t)out->capacity;
-    if (wanted > limit) wanted = limit;
+    if (wanted > limit) wanted = limit + 1;
     uint8_t *data = realloc(out->data, (size_t)wanted + 1);
     if (data == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "%s: no memory to unpack", name);
     out->data = data;
@@ -33,6 +33,7 @@ static sheaf_status unpack(z_stream *stream, uint64_t limit, const char *name, s
         uInt offered = stream->avail_out;
         int result = inflate(stream, Z_NO_FLUSH);
         out->size += offered - stream->avail_out;
+        if (result == Z_STREAM_END && out->size > limit) return grow(out, limit, name, problem);
         if (result == Z_STREAM_END) break;
         if (result == Z_OK && (stream->avail_in > 0 || stream->avail_out == 0)) continue;
         return sheaf_problem_set(problem, SHEAF_E_DATA, "%s: gzip data %s", name,
