@@ -38,11 +38,23 @@ static void *work(void *context) {
     return NULL;
 }
 
+/* For a carrier that lets in more than limits.exchanges at once. */
+static void ask_to_wait(sheaf_service *service, sheaf_exchange *exchange) {
+    uint8_t bytes[SHEAF_FRAME_BYTES_MAX(0)];
+    sheaf_buffer frame = {bytes, 0, sizeof bytes};
+    sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
+    reply.which_body = sheaf_v1_Reply_wait_tag;
+    reply.body.wait.status = SHEAF_E_BUSY;
+    reply.body.wait.retry_ms = 100;
+    if (sheaf_frame_encode_reply(&reply, sheaf_span_of(NULL, 0), &frame) == SHEAF_OK)
+        service->carrier->reply(exchange, sheaf_buffer_span(&frame));
+}
+
 static void on_request(void *context, sheaf_exchange *exchange, sheaf_certificate *peer, sheaf_span frame) {
     sheaf_service *service = context;
     sheaf_request *request = sheaf_request_take(service->pool);
-    if (request == NULL) { /* more at once than limits.exchanges: an empty reply makes the device ask again */
-        service->carrier->reply(exchange, sheaf_span_of(NULL, 0));
+    if (request == NULL) {
+        ask_to_wait(service, exchange);
         return;
     }
     request->task.run = sheaf_handle_request;

@@ -9,6 +9,7 @@ static const sheaf_verb verbs[] = {
     /* one line a verb, in the order of the help */
     {"pki", "make certificates: an authority, and certificates of devices, operators, auditors, aggregators", sheaf_verb_pki},
     {"aggregate", "the exact weighted mean of safetensors files", sheaf_verb_aggregate},
+    {"job", "what a service did and does, and how good its models are", sheaf_verb_job},
     {"model", "make, train, evaluate and inspect models without a service", sheaf_verb_model},
     {"data", "split a data set over clients", sheaf_verb_data},
     {NULL, NULL, NULL},

@@ -27,5 +27,6 @@ int sheaf_tool_usage(const char *verb, const char *help, const char *format, ...
 
 int sheaf_verb_aggregate(int count, char **arguments);
 int sheaf_verb_pki(int count, char **arguments);
+int sheaf_verb_job(int count, char **arguments);
 int sheaf_verb_model(int count, char **arguments);
 int sheaf_verb_data(int count, char **arguments);
