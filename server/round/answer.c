@@ -135,7 +135,9 @@ sheaf_status sheaf_round_judge_offer(sheaf_round *round, sheaf_request *request,
         round->parts.uploads, &request->statement, sheaf_span_of(offer->statement.bytes, offer->statement.size),
         sheaf_span_of(offer->signature.bytes, offer->signature.size), offer->training_loss, &next_offset, &problem);
     if (status != SHEAF_OK) {
-        if (status != SHEAF_E_BUSY) sheaf_log(SHEAF_LOG_ERROR, "spool_failed", "reason=\"%s\"", problem.text);
+        if (status != SHEAF_E_BUSY)
+            sheaf_log(SHEAF_LOG_ERROR, "spool_failed", "job=%s status=%s reason=\"%s\"", round->parts.config->name,
+                      sheaf_status_name(status), problem.text);
         sheaf_request_wait(request, SHEAF_E_BUSY,
                            status == SHEAF_E_BUSY ? sheaf_round_retry_ms(round) : COMMIT_RETRY_MS, scratch);
         return SHEAF_OK;
