@@ -14,7 +14,7 @@ static sheaf_problem problem;
 
 static int start(void **state) {
     (void)state;
-    strcpy(folder, "/tmp/sheaf-file-XXXXXX");
+    (void)snprintf(folder, sizeof folder, "/tmp/sheaf-file-XXXXXX");
     (void)snprintf(path, sizeof path, "%s/x", mkdtemp(folder) == NULL ? "" : folder);
     return folder[0] == '\0' ? -1 : 0;
 }
