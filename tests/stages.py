@@ -21,7 +21,7 @@ VENV = ROOT / "build" / "venv"
 JOBS = os.cpu_count() or 2
 COVERAGE_MIN_PERCENT = 85.0
 COVERED_ROOMS = ("common", "proto", "server", "client")
-FUZZ_SECONDS = 60  # a target, in --long
+FUZZ_SECONDS = int(os.environ.get("SHEAF_FUZZ_SECONDS", "60"))  # a target, in --long
 # Programs whose every path through memory is worth valgrind's slowness; the sanitizers see the others.
 VALGRIND_TESTS = r"^unit\.(common|proto|client|server)\."
 VALGRIND_SKIPPED = r"(bench|power)"

@@ -1,0 +1,157 @@
+# federation.sh - one federation on this machine, for the runnable examples: an aggregator and many devices as processes.
+#
+# The example sets the variables of `federation_defaults` it wants otherwise, then calls, in this order:
+#   federation_options "$@"   --json, --seed S, --keep DIR, --help
+#   federation_build          packages and the release preset
+#   ...                       makes $RUN/data and $RUN/initial.safetensors with `sheaf data` and `sheaf model`
+#   federation_pki            certificates for the aggregator, the operator and each device
+#   federation_train          starts the processes, shows a line a round, waits for the end
+#   federation_result         where everything lies; with --json one object on the last line
+#
+# Everything of a run lies in the folder $RUN. All processes end with the script, however it ends.
+# shellcheck shell=bash
+
+federation_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+BIN=$federation_root/build/release
+
+federation_defaults() {
+    NAME=example          # of the run and of the job
+    TENANT=demo
+    CLIENTS=20
+    ROUNDS=30
+    EPOCHS=4
+    BATCH=8
+    LEARNING_RATE=0.05
+    MOMENTUM=0.9
+    WORKERS=2
+    SEED=1
+    JSON=0
+    RUN=
+}
+
+say() { printf '%s\n' "$*"; }
+
+die() { # prints why, and ends with the exit code of the first argument
+    local code=$1
+    shift
+    printf '%s: %s\n' "$NAME" "$*" >&2
+    exit "$code"
+}
+
+federation_options() {
+    while [ $# -gt 0 ]; do
+        case "$1" in
+            --json) JSON=1 ;;
+            --seed) SEED=${2:-} && shift ;;
+            --keep) RUN=${2:-} && shift ;;
+            -h | --help) federation_usage && exit 0 ;;
+            *) federation_usage >&2 && exit 2 ;;
+        esac
+        shift || { federation_usage >&2 && exit 2; }
+    done
+    [[ $SEED =~ ^[0-9]{1,9}$ ]] || die 2 "--seed: '$SEED' is no number of at most nine digits"
+    [ -n "$RUN" ] || RUN=$federation_root/build/runs/$NAME-$SEED
+    case "$RUN" in /*) ;; *) RUN=$PWD/$RUN ;; esac
+}
+
+federation_usage() {
+    say "usage: $0 [--json] [--seed S] [--keep DIR]"
+    say
+    say "  --json      end with one JSON object on the last line"
+    say "  --seed S    of the split, the first model and the training (default 1)"
+    say "  --keep DIR  folder of the run; it must not exist (default build/runs/$NAME-SEED, made anew)"
+}
+
+federation_build() {
+    local log=$federation_root/build/logs/$NAME-build.log
+    "$federation_root/examples/install-packages" "$federation_root/examples/packages.txt"
+    mkdir -p "$federation_root/build/logs"
+    say "building (build/release)"
+    if ! (cd "$federation_root" && cmake --preset release -DSHEAF_BUILD_TESTS=OFF &&
+        cmake --build --preset release -j "$(nproc)") >"$log" 2>&1; then
+        tail -n 30 "$log" >&2
+        die 4 "the build failed; all of it is in $log"
+    fi
+    federation_folder
+}
+
+# A folder that we made in an earlier run is replaced; any other that is there is left alone.
+federation_folder() {
+    if [ -e "$RUN" ]; then
+        [ -e "$RUN/.sheaf-run" ] || die 3 "$RUN is there already"
+        rm -rf "$RUN"
+    fi
+    mkdir -p "$RUN/logs" "$RUN/devices" || die 4 "cannot make $RUN"
+    : >"$RUN/.sheaf-run"
+}
+
+device_name() { printf 'device-%02d' "$1"; }
+
+federation_pki() {
+    local number
+    say "making certificates for $CLIENTS devices"
+    {
+        "$BIN/server/sheaf" pki init --dir "$RUN/pki"
+        "$BIN/server/sheaf" pki issue --dir "$RUN/pki" --role aggregator --name aggregator --tenant "$TENANT"
+        for ((number = 0; number < CLIENTS; number++)); do
+            "$BIN/server/sheaf" pki issue --dir "$RUN/pki" --role device --name "$(device_name "$number")" --tenant "$TENANT"
+        done
+    } >"$RUN/logs/pki.log" || die 4 "cannot make certificates; see $RUN/logs/pki.log"
+}
+
+federation_server_config() {
+    cat <<YAML
+server:
+  listen: tls+tcp://127.0.0.1:0
+  state: state
+  certificate: pki/aggregator-aggregator.pem
+  key: pki/aggregator-aggregator.key
+  ca: pki/ca.pem
+  workers: $WORKERS
+  exit_when_done: true
+log:
+  file: logs/sheafd.log
+jobs:
+  - tenant: $TENANT
+    name: $NAME
+    initial_model: initial.safetensors
+    rounds: $ROUNDS
+    cohort: {minimum: $CLIENTS, target: $CLIENTS, maximum: $CLIENTS}
+    plan:
+      epochs: $EPOCHS
+      batch: $BATCH
+      learning_rate: $LEARNING_RATE
+      momentum: $MOMENTUM
+      seed: $SEED
+YAML
+}
+
+# ---- processes ----
+
+declare -A federation_names=() federation_logs=()
+
+federation_start() { # NAME LOG COMMAND...: in the background, noted for federation_stop
+    local name=$1 log=$2
+    shift 2
+    "$@" >>"$log" 2>&1 </dev/null &
+    federation_names[$!]=$name
+    federation_logs[$!]=$log
+}
+
+federation_stop() {
+    local pid deadline=$((SECONDS + 10))
+    trap - EXIT INT TERM
+    for pid in "${!federation_names[@]}"; do kill -TERM "$pid" 2>/dev/null; done
+    for pid in "${!federation_names[@]}"; do
+        while kill -0 "$pid" 2>/dev/null && [ $SECONDS -lt $deadline ]; do sleep 0.1; done
+        kill -KILL "$pid" 2>/dev/null
+        wait "$pid" 2>/dev/null
+    done
+    federation_names=()
+}
+
+federation_died() { # NAME STATUS LOG
+    say "$1 ended with exit code $2; the end of $3:" >&2
+    tail -n 20 "$3" >&2
+    die 4 "a process died"
+}
