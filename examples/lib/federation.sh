@@ -9,7 +9,7 @@
 #   federation_result         where everything lies; with --json one object on the last line
 #
 # Everything of a run lies in the folder $RUN. All processes end with the script, however it ends.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 
 federation_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 BIN=$federation_root/build/release
@@ -154,4 +154,102 @@ federation_died() { # NAME STATUS LOG
     say "$1 ended with exit code $2; the end of $3:" >&2
     tail -n 20 "$3" >&2
     die 4 "a process died"
+}
+
+federation_device_config() { # NUMBER URL
+    local name data
+    name=$(device_name "$1")
+    data=$RUN/data/client-$(printf '%02d' "$1")
+    cat <<YAML
+edge:
+  url: $2
+  job: $NAME
+  tenant: $TENANT
+  state: $name/state
+  certificate: ../pki/device-$name.pem
+  key: ../pki/device-$name.key
+  ca: ../pki/ca.pem
+  exit_when_done: true
+trainer:
+  network: ../network.yaml
+YAML
+    if [ -e "$data.csv" ]; then say "  data: $data.csv"
+    else printf '  data: %s\n  labels: %s\n' "$data-images.idx" "$data-labels.idx"
+    fi
+}
+
+federation_test_data() { # the options that name the test examples
+    if [ -e "$RUN/data/test.csv" ]; then echo --data "$RUN/data/test.csv"
+    else echo --data "$RUN/data/test-images.idx" --labels "$RUN/data/test-labels.idx"
+    fi
+}
+
+federation_train_data() {
+    if [ -e "$RUN/data/train.csv" ]; then echo --data "$RUN/data/train.csv"
+    else echo --data "$RUN/data/train-images.idx" --labels "$RUN/data/train-labels.idx"
+    fi
+}
+
+federation_wait_for_address() { # prints the url of the service, once it listens
+    local try
+    for ((try = 0; try < 300; try++)); do
+        [ -s "$RUN/state/address" ] && cat "$RUN/state/address" && return 0
+        kill -0 "$1" 2>/dev/null || return 1
+        sleep 0.1
+    done
+    return 1
+}
+
+federation_train() {
+    local number url server status gone watching=1 began=$EPOCHREALTIME
+    trap federation_stop EXIT
+    trap 'federation_stop; exit 130' INT TERM
+    federation_server_config >"$RUN/sheafd.yaml"
+    federation_start sheafd "$RUN/logs/sheafd.out" "$BIN/server/sheafd" --config "$RUN/sheafd.yaml"
+    server=$!
+    url=$(federation_wait_for_address "$server") || {
+        cat "$RUN/logs/sheafd.log" >>"$RUN/logs/sheafd.out" 2>/dev/null
+        federation_died sheafd "before it listened" "$RUN/logs/sheafd.out"
+    }
+    say "sheafd listens on $url; starting $CLIENTS devices"
+    for ((number = 0; number < CLIENTS; number++)); do
+        federation_device_config "$number" "$url" >"$RUN/devices/$(device_name "$number").yaml"
+        federation_start "$(device_name "$number")" "$RUN/logs/$(device_name "$number").log" \
+            "$BIN/client/sheaf-edge" --config "$RUN/devices/$(device_name "$number").yaml"
+    done
+    # shellcheck disable=SC2046 # options, one word each
+    "$BIN/server/sheaf" job watch --state "$RUN/state" --job "$TENANT/$NAME" --network "$RUN/network.yaml" \
+        $(federation_test_data) 2>&1 </dev/null &
+    federation_names[$!]=watch
+    federation_logs[$!]=$RUN/logs/sheafd.log
+    while [ ${#federation_names[@]} -gt 0 ]; do # until the service, the devices and the watcher have ended
+        status=0
+        wait -n -p gone "${!federation_names[@]}" || status=$?
+        if [ $status -ne 0 ]; then federation_died "${federation_names[$gone]}" $status "${federation_logs[$gone]}"; fi
+        if [ "${federation_names[$gone]}" = watch ]; then watching=0; fi
+        unset "federation_names[$gone]"
+        if [ $watching = 0 ]; then
+            SECONDS_OF_TRAINING=${SECONDS_OF_TRAINING:-$(awk -v a="$began" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')}
+        fi
+    done
+    trap - EXIT INT TERM
+}
+
+# The same trainer on the pooled data: what could be had if the data could be in one place.
+federation_baseline() { # EPOCHS
+    say "training the baseline on the pooled data"
+    # shellcheck disable=SC2046
+    "$BIN/server/sheaf" model train "$RUN/network.yaml" $(federation_train_data) --epochs "$1" --batch "$BATCH" \
+        --lr "$LEARNING_RATE" --momentum "$MOMENTUM" --seed "$SEED" --from "$RUN/initial.safetensors" \
+        -o "$RUN/baseline.safetensors" >"$RUN/logs/baseline.log" || die 4 "see $RUN/logs/baseline.log"
+    # shellcheck disable=SC2046
+    "$BIN/server/sheaf" model evaluate "$RUN/network.yaml" "$RUN/baseline.safetensors" $(federation_test_data) --json \
+        >"$RUN/baseline.json"
+}
+
+federation_result() {
+    # shellcheck disable=SC2046
+    "$BIN/server/sheaf" job watch --state "$RUN/state" --job "$TENANT/$NAME" --network "$RUN/network.yaml" \
+        $(federation_test_data) --json >"$RUN/rounds.jsonl"
+    JSON=$JSON /usr/bin/python3 -B "$federation_root/examples/lib/result.py" "$RUN" "$CLIENTS" "$SECONDS_OF_TRAINING"
 }
