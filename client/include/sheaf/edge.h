@@ -60,7 +60,7 @@ typedef struct {
 typedef struct {
     int stop;               /* in: not 0 when the device is asked to stop; return SHEAF_STOPPED */
     uint32_t done_permille; /* out: 0..1000, growing */
-    double loss;            /* out: mean over the local examples so far; NaN when unknown */
+    double loss;            /* out: mean over the local examples so far; 0 until known */
     uint32_t wait_ms;       /* out, with SHEAF_AGAIN: nothing to do for so long, for a trainer that runs elsewhere */
 } sheaf_edge_progress;
 
