@@ -45,21 +45,21 @@ typedef struct sheaf_config_field sheaf_config_field;
 struct sheaf_config_field {
     const char *key; /* NULL ends a table */
     sheaf_config_kind kind;
-    size_t offset;             /* in the struct */
-    int required;              /* refused when absent; inside an optional MAP only when the map itself is there */
-    const char *preset;        /* value when absent, written as in the file; NULL: zero or NULL */
-    double minimum, maximum;   /* numbers and list lengths; both 0: no bound; maximum < minimum: none above */
+    size_t offset;              /* in the struct */
+    int required;               /* refused when absent; inside an optional MAP only when the map itself is there */
+    const char *preset;         /* value when absent, written as in the file; NULL: zero or NULL */
+    double minimum, maximum;    /* numbers and list lengths; both 0: no bound; maximum < minimum: none above */
     const char *const *choices; /* CHOICE: NULL-terminated */
     const sheaf_config_field *fields; /* MAP, LIST */
-    size_t item_bytes;         /* LIST */
-    const char *help;          /* one sentence */
+    size_t item_bytes;                /* LIST */
+    const char *help;                 /* one sentence */
 };
 
 typedef struct sheaf_config sheaf_config;
 
 /* Reads `path` into *target (a struct of `target_bytes`, cleared first). */
-SHEAF_MUST_USE sheaf_status sheaf_config_load(const char *path, const sheaf_config_field *fields, void *target, size_t target_bytes,
-                                              sheaf_config **out, sheaf_problem *problem);
+SHEAF_MUST_USE sheaf_status sheaf_config_load(const char *path, const sheaf_config_field *fields, void *target,
+                                              size_t target_bytes, sheaf_config **out, sheaf_problem *problem);
 /* The same from memory; `name` stands in errors, relative paths are taken from `folder`. */
 SHEAF_MUST_USE sheaf_status sheaf_config_parse(const char *text, size_t size, const char *name, const char *folder,
                                                const sheaf_config_field *fields, void *target, size_t target_bytes,

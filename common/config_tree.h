@@ -37,8 +37,8 @@ struct sheaf_node {
 };
 
 /* *root is NULL for a text without content. */
-SHEAF_MUST_USE sheaf_status sheaf_config_tree_parse(sheaf_config_arena *arena, const char *text, size_t size, const char *name,
-                                                    sheaf_node **root, sheaf_problem *problem);
+SHEAF_MUST_USE sheaf_status sheaf_config_tree_parse(sheaf_config_arena *arena, const char *text, size_t size,
+                                                    const char *name, sheaf_node **root, sheaf_problem *problem);
 const sheaf_node *sheaf_node_child(const sheaf_node *map, const char *key, size_t key_size);
 /* A short, printable copy of what stands in the file, for messages. */
 #define SHEAF_CONFIG_SHOWN_BYTES 72u

@@ -307,12 +307,10 @@ static void real_numbers(void **state) {
 static void sizes(void **state) {
     (void)state;
     static const char expected[] = "; expected 1 KiB..1 GiB, as bytes or with KiB, MiB, GiB";
-    static const char *const cases[][2] = {{"10MB", "'10MB' is not a size"},
-                                           {"KiB", "'KiB' is not a size"},
-                                           {"1.5 MiB", "'1.5 MiB' is not a size"},
-                                           {"100", "'100' is out of range"},
-                                           {"2 GiB", "'2 GiB' is out of range"},
-                                           {"17179869184 GiB", "'17179869184 GiB' is out of range"}};
+    static const char *const cases[][2] = {
+        {"10MB", "'10MB' is not a size"},       {"KiB", "'KiB' is not a size"},
+        {"1.5 MiB", "'1.5 MiB' is not a size"}, {"100", "'100' is out of range"},
+        {"2 GiB", "'2 GiB' is out of range"},   {"17179869184 GiB", "'17179869184 GiB' is out of range"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[64], message[256];
         (void)snprintf(text, sizeof text, "window_bytes: %s\n", cases[i][0]);
