@@ -77,7 +77,7 @@ static json_t *hex(const uint8_t digest[SHEAF_DIGEST_BYTES]) {
 }
 
 static void print_line(json_t *object) {
-    char *text = object == NULL ? NULL : json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    char *text = object == NULL ? NULL : json_dumps(object, JSON_COMPACT);
     if (text != NULL) puts(text);
     (void)fflush(stdout);
     free(text);
