@@ -473,12 +473,12 @@ static void cut_late(sheaf_server *server) {
     }
 }
 
-/* Members that are silent without a deadline may have gone unnoticed: see sp.h. */
+/* Those that broke just before a step began may go unnoticed: see sp.h. */
 static void cut_lost(sheaf_server *server) {
     connection *next = NULL;
     for (connection *conn = server->live; conn != NULL; conn = next) {
         next = conn->next;
-        if (conn->phase == LENGTH && !conn->closing && sheaf_sp_is_lost(&conn->sp)) cut(conn, SHEAF_OK, "");
+        if (conn->busy && !conn->closing && sheaf_sp_is_lost(&conn->sp)) cut(conn, SHEAF_OK, "");
     }
 }
 

@@ -4,12 +4,22 @@
 
 /* ---- steps ---- */
 
+/* The kernel knows no peer any more once both directions have ended: NNG has shut the socket, or a reset came. */
+static int is_gone(const sheaf_sp *sp) {
+    nng_sockaddr address;
+    return nng_stream_get_addr(sp->stream, NNG_OPT_REMADDR, &address) != 0;
+}
+
 static void step(sheaf_sp *sp) {
     pthread_mutex_lock(&sp->lock);
     int closed = sp->closed;
     if (!closed) {
         (void)nng_aio_set_iov(sp->aio, 2, sp->parts); /* fails only above 8 parts */
         (sp->sending ? nng_stream_send : nng_stream_recv)(sp->stream, sp->aio);
+        if (is_gone(sp)) { /* it may just have swallowed this step */
+            nng_stream_close(sp->stream);
+            sp->closed = 1;
+        }
     }
     pthread_mutex_unlock(&sp->lock);
     if (closed) sp->done(sp->context, NNG_ECLOSED);
@@ -74,9 +84,8 @@ void sheaf_sp_close(sheaf_sp *sp) {
 }
 
 int sheaf_sp_is_lost(sheaf_sp *sp) {
-    nng_sockaddr address;
     pthread_mutex_lock(&sp->lock);
-    int lost = !sp->closed && nng_stream_get_addr(sp->stream, NNG_OPT_REMADDR, &address) != 0;
+    int lost = !sp->closed && is_gone(sp);
     pthread_mutex_unlock(&sp->lock);
     return lost;
 }

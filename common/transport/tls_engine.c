@@ -126,11 +126,11 @@ static int nng_error_of(nng_tls_engine_conn *conn, int result) {
 
 /* ---- who the peer is ---- */
 
-static sheaf_status read_leaf(X509 *leaf, sheaf_certificate **out) {
+static sheaf_status read_leaf(X509 *leaf, sheaf_certificate **out, sheaf_problem *problem) {
     unsigned char *der = NULL;
     int size = i2d_X509(leaf, &der);
-    if (size <= 0) return SHEAF_E_CERTIFICATE;
-    sheaf_status status = sheaf_certificate_from_der(sheaf_span_of(der, (size_t)size), out);
+    if (size <= 0) return sheaf_problem_set(problem, SHEAF_E_CERTIFICATE, "not a certificate");
+    sheaf_status status = sheaf_certificate_read(sheaf_span_of(der, (size_t)size), out, problem);
     OPENSSL_free(der);
     return status;
 }
@@ -144,7 +144,7 @@ static int chain_refused(nng_tls_engine_conn *conn, X509_STORE_CTX *store, X509 
         (void)snprintf(why, sizeof why, "certificate refused: it is not for %.100s", conn->context->host);
     }
     sheaf_certificate *peer = NULL;
-    if (error == X509_V_ERR_INVALID_PURPOSE && read_leaf(leaf, &peer) == SHEAF_OK) {
+    if (error == X509_V_ERR_INVALID_PURPOSE && read_leaf(leaf, &peer, NULL) == SHEAF_OK) {
         status = SHEAF_E_ROLE; /* a good certificate of ours, but of the wrong end */
         (void)snprintf(why, sizeof why, "certificate refused: the role %s does not fit this end of a connection",
                        sheaf_role_name(sheaf_certificate_identity(peer)->role));
@@ -175,10 +175,9 @@ static int verify_peer(X509_STORE_CTX *store, void *unused) {
     X509 *leaf = X509_STORE_CTX_get0_cert(store);
     if (X509_verify_cert(store) != 1) return chain_refused(conn, store, leaf);
     sheaf_certificate *peer = NULL;
-    if (!key_fits_version(ssl, leaf) || read_leaf(leaf, &peer) != SHEAF_OK) {
-        return identity_refused(conn, store, leaf, X509_V_ERR_CERT_REJECTED, SHEAF_E_CERTIFICATE,
-                                "certificate refused: not of the form that names a tenant, a role with its extended "
-                                "key usage, and a client");
+    sheaf_problem problem = {SHEAF_OK, "certificate refused: its key does not fit the TLS 1.2 profile"};
+    if (!key_fits_version(ssl, leaf) || read_leaf(leaf, &peer, &problem) != SHEAF_OK) {
+        return identity_refused(conn, store, leaf, X509_V_ERR_CERT_REJECTED, SHEAF_E_CERTIFICATE, problem.text);
     }
     int aggregator = sheaf_certificate_identity(peer)->role == SHEAF_ROLE_AGGREGATOR;
     if (aggregator != (conn->context->side == SHEAF_TLS_LINK)) {
