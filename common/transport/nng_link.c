@@ -135,6 +135,10 @@ static void abandon(sheaf_link *link, const char *why) {
 
 /* ---- steps; under the lock ---- */
 
+static void lose_unless(sheaf_link *link, int error) {
+    if (error != 0) lose(link, "the connection was lost");
+}
+
 static void set_deadline(sheaf_link *link, uint32_t base_ms, size_t bytes) {
     link->deadline_ms = sheaf_sp_now_ms() + sheaf_sp_patience_ms(base_ms, bytes);
 }
@@ -142,15 +146,15 @@ static void set_deadline(sheaf_link *link, uint32_t base_ms, size_t bytes) {
 static void receive_length(sheaf_link *link) {
     link->phase = LENGTH;
     set_deadline(link, ANSWER_MS, 0);
-    sheaf_sp_receive(&link->sp, link->length, sizeof link->length, NULL, 0);
+    lose_unless(link, sheaf_sp_receive(&link->sp, link->length, sizeof link->length, NULL, 0));
 }
 
 static void ask(sheaf_link *link) {
     link->phase = ASKING;
     set_deadline(link, link->handshake_ms, link->asked_bytes);
     sheaf_sp_write_head(link->head, link->id, link->asked_bytes);
-    sheaf_sp_send(&link->sp, sheaf_span_of(link->head, sizeof link->head),
-                  sheaf_span_of(link->asked, link->asked_bytes));
+    lose_unless(link, sheaf_sp_send(&link->sp, sheaf_span_of(link->head, sizeof link->head),
+                                    sheaf_span_of(link->asked, link->asked_bytes)));
 }
 
 static void get_ready(sheaf_link *link) {
@@ -173,7 +177,7 @@ static void greet(sheaf_link *link) {
     }
     link->phase = HELLO_OUT;
     sheaf_sp_write_hello(link->hello, SHEAF_SP_REQ);
-    sheaf_sp_send(&link->sp, sheaf_span_of(link->hello, sizeof link->hello), sheaf_span_of(NULL, 0));
+    lose_unless(link, sheaf_sp_send(&link->sp, sheaf_span_of(link->hello, sizeof link->hello), sheaf_span_of(NULL, 0)));
 }
 
 static void receive_body(sheaf_link *link) {
@@ -192,7 +196,8 @@ static void receive_body(sheaf_link *link) {
     }
     link->phase = BODY;
     set_deadline(link, link->handshake_ms, link->answer_bytes);
-    sheaf_sp_receive(&link->sp, link->answer_id, sizeof link->answer_id, link->answer, link->answer_bytes);
+    lose_unless(link,
+                sheaf_sp_receive(&link->sp, link->answer_id, sizeof link->answer_id, link->answer, link->answer_bytes));
 }
 
 static void take_body(sheaf_link *link) {
@@ -240,7 +245,7 @@ static void on_dialed(void *context) {
         lose(link, nng_strerror(error));
     } else {
         link->phase = HELLO_IN;
-        sheaf_sp_receive(&link->sp, link->hello, sizeof link->hello, NULL, 0);
+        lose_unless(link, sheaf_sp_receive(&link->sp, link->hello, sizeof link->hello, NULL, 0));
     }
     pthread_mutex_unlock(&link->lock);
 }

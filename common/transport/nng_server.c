@@ -186,12 +186,14 @@ static void fall(connection *conn, sheaf_status reason, const char *text) {
 
 /* ---- the steps of a connection; each is entered with the lock and returns without it ---- */
 
+static void on_step(void *argument, int error);
+
 static void begin_receive(connection *conn, phase next, void *first, size_t first_bytes, void *second,
                           size_t second_bytes) {
     conn->phase = next;
     conn->busy = 1;
     pthread_mutex_unlock(&conn->server->lock);
-    sheaf_sp_receive(&conn->sp, first, first_bytes, second, second_bytes);
+    if (sheaf_sp_receive(&conn->sp, first, first_bytes, second, second_bytes) != 0) on_step(conn, NNG_ECLOSED);
 }
 
 static void read_length(connection *conn) {
@@ -351,7 +353,8 @@ void sheaf_nng_reply(sheaf_exchange *exchange, sheaf_span frame) {
     set_deadline(conn, frame.size);
     sheaf_sp_write_head(conn->head, sheaf_sp_read_id(conn->id), frame.size);
     server_unref_locked(server); /* the connection keeps the server alive now: stop waits for it */
-    sheaf_sp_send(&conn->sp, sheaf_span_of(conn->head, sizeof conn->head), sheaf_span_of(copy, frame.size));
+    if (sheaf_sp_send(&conn->sp, sheaf_span_of(conn->head, sizeof conn->head), sheaf_span_of(copy, frame.size)) != 0)
+        on_step(conn, NNG_ECLOSED);
 }
 
 /* ---- accept ---- */
@@ -406,7 +409,8 @@ static void welcome(sheaf_server *server, nng_stream *stream) {
     server->live = conn;
     set_deadline(conn, 0);
     pthread_mutex_unlock(&server->lock);
-    sheaf_sp_send(&conn->sp, sheaf_span_of(conn->head, SHEAF_SP_HELLO_BYTES), sheaf_span_of(NULL, 0));
+    if (sheaf_sp_send(&conn->sp, sheaf_span_of(conn->head, SHEAF_SP_HELLO_BYTES), sheaf_span_of(NULL, 0)) != 0)
+        on_step(conn, NNG_ECLOSED);
 }
 
 static void on_accept(void *argument) {

@@ -10,7 +10,7 @@ static int is_gone(const sheaf_sp *sp) {
     return nng_stream_get_addr(sp->stream, NNG_OPT_REMADDR, &address) != 0;
 }
 
-static void step(sheaf_sp *sp) {
+static int step(sheaf_sp *sp) {
     pthread_mutex_lock(&sp->lock);
     int closed = sp->closed;
     if (!closed) {
@@ -22,7 +22,7 @@ static void step(sheaf_sp *sp) {
         }
     }
     pthread_mutex_unlock(&sp->lock);
-    if (closed) sp->done(sp->context, NNG_ECLOSED);
+    return closed ? NNG_ECLOSED : 0;
 }
 
 static size_t advance(nng_iov *part, size_t count) {
@@ -37,11 +37,9 @@ static void on_moved(void *argument) {
     sheaf_sp *sp = argument;
     int error = nng_aio_result(sp->aio);
     if (error == 0) (void)advance(&sp->parts[1], advance(&sp->parts[0], nng_aio_count(sp->aio)));
-    if (error == 0 && sp->parts[0].iov_len + sp->parts[1].iov_len > 0) {
-        step(sp);
-    } else {
-        sp->done(sp->context, error);
-    }
+    int more = error == 0 && sp->parts[0].iov_len + sp->parts[1].iov_len > 0;
+    if (more) error = step(sp);
+    if (!more || error != 0) sp->done(sp->context, error);
 }
 
 int sheaf_sp_init(sheaf_sp *sp, sheaf_sp_done done, void *context) {
@@ -96,23 +94,23 @@ void sheaf_sp_detach(sheaf_sp *sp) {
     sp->stream = NULL;
 }
 
-void sheaf_sp_send(sheaf_sp *sp, sheaf_span first, sheaf_span second) {
+int sheaf_sp_send(sheaf_sp *sp, sheaf_span first, sheaf_span second) {
     sp->sending = 1;
     /* NNG's vectors are not const, but a send only reads. */
     memcpy(&sp->parts[0].iov_buf, &first.data, sizeof first.data);
     memcpy(&sp->parts[1].iov_buf, &second.data, sizeof second.data);
     sp->parts[0].iov_len = first.size;
     sp->parts[1].iov_len = second.size;
-    step(sp);
+    return step(sp);
 }
 
-void sheaf_sp_receive(sheaf_sp *sp, void *first, size_t first_bytes, void *second, size_t second_bytes) {
+int sheaf_sp_receive(sheaf_sp *sp, void *first, size_t first_bytes, void *second, size_t second_bytes) {
     sp->sending = 0;
     sp->parts[0].iov_buf = first;
     sp->parts[0].iov_len = first_bytes;
     sp->parts[1].iov_buf = second;
     sp->parts[1].iov_len = second_bytes;
-    step(sp);
+    return step(sp);
 }
 
 /* ---- bytes ---- */

@@ -21,6 +21,7 @@
 #include <pthread.h>
 
 #include "common/bytes.h"
+#include "common/status.h"
 
 #define SHEAF_SP_HELLO_BYTES  8u
 #define SHEAF_SP_LENGTH_BYTES 8u
@@ -50,17 +51,17 @@ int sheaf_sp_init(sheaf_sp *sp, sheaf_sp_done done, void *context); /* 0 or NNG_
 void sheaf_sp_fini(sheaf_sp *sp);
 
 void sheaf_sp_attach(sheaf_sp *sp, nng_stream *stream);
-/* Ends the stream: a step under way is done with an error soon, one that is begun later (by a caller that holds no lock
- * which `done` takes) at once. */
+/* Ends the stream: a step under way is done with an error soon, and none can begin. */
 void sheaf_sp_close(sheaf_sp *sp);
 /* 1 when the connection below is gone, so that a step under way may never end by itself: close it then. */
 int sheaf_sp_is_lost(sheaf_sp *sp);
 /* Closes and frees the stream. No step may be under way. */
 void sheaf_sp_detach(sheaf_sp *sp);
 
-/* Moves all bytes of both parts (either may be empty), which must stay until `done`. */
-void sheaf_sp_send(sheaf_sp *sp, sheaf_span first, sheaf_span second);
-void sheaf_sp_receive(sheaf_sp *sp, void *first, size_t first_bytes, void *second, size_t second_bytes);
+/* Moves all bytes of both parts (either may be empty), which must stay until `done`. NNG_ECLOSED: nothing has begun and
+ * no `done` will come; so `done` never runs inside these two. */
+SHEAF_MUST_USE int sheaf_sp_send(sheaf_sp *sp, sheaf_span first, sheaf_span second);
+SHEAF_MUST_USE int sheaf_sp_receive(sheaf_sp *sp, void *first, size_t first_bytes, void *second, size_t second_bytes);
 
 void sheaf_sp_write_hello(uint8_t out[SHEAF_SP_HELLO_BYTES], unsigned protocol);
 /* 1 if it is a hello of that protocol. */
