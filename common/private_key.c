@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -47,7 +48,7 @@ static int no_passphrase(char *text, int size, int writing, void *context) {
 }
 
 /* The checks are made on the open descriptor, so that the file which was checked is the one that is read. */
-static sheaf_status check_private(int fd, const char *path, sheaf_problem *problem) {
+static sheaf_status check_private(int fd, const char *path, size_t *size, sheaf_problem *problem) {
     struct stat info;
     if (fstat(fd, &info) != 0) return sheaf_problem_errno(problem, "look at", path);
     if (!S_ISREG(info.st_mode)) return sheaf_problem_set(problem, SHEAF_E_CRYPTO, "%s: not a regular file", path);
@@ -58,16 +59,31 @@ static sheaf_status check_private(int fd, const char *path, sheaf_problem *probl
     }
     if (info.st_size > KEY_FILE_BYTES_MAX)
         return sheaf_problem_set(problem, SHEAF_E_CRYPTO, "%s: too large for a key file", path);
+    *size = (size_t)info.st_size;
     return SHEAF_OK;
 }
 
-static sheaf_status read_pem(int fd, const char *path, EVP_PKEY **key, sheaf_problem *problem) {
-    BIO *file = BIO_new_fd(fd, BIO_NOCLOSE); /* reads without a buffer that would keep a copy */
-    if (file == NULL) return sheaf_problem_openssl(problem, SHEAF_E_CRYPTO, "%s: cannot read the key", path);
-    *key = PEM_read_bio_PrivateKey(file, NULL, no_passphrase, NULL);
-    BIO_free(file);
+static sheaf_status parse_pem(sheaf_span text, const char *path, EVP_PKEY **key, sheaf_problem *problem) {
+    BIO *memory = BIO_new_mem_buf(text.data, (int)text.size); /* size <= KEY_FILE_BYTES_MAX; it makes no copy */
+    if (memory == NULL) return sheaf_problem_openssl(problem, SHEAF_E_CRYPTO, "%s: cannot read the key", path);
+    *key = PEM_read_bio_PrivateKey(memory, NULL, no_passphrase, NULL);
+    BIO_free(memory);
     if (*key != NULL) return SHEAF_OK;
     return sheaf_problem_openssl(problem, SHEAF_E_CRYPTO, "%s: not a private key in PEM without passphrase", path);
+}
+
+/* Reads the text ourselves: OpenSSL's descriptor BIO takes a failed read for the end of a line. */
+static sheaf_status read_pem(int fd, const char *path, EVP_PKEY **key, sheaf_problem *problem) {
+    size_t size = 0;
+    sheaf_status status = check_private(fd, path, &size, problem);
+    if (status != SHEAF_OK) return status;
+    uint8_t *text = malloc(size + 1); /* an empty file too gets a block */
+    if (text == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "%s: no memory", path);
+    status = sheaf_file_read_at(fd, text, size, 0, path, problem);
+    if (status == SHEAF_OK) status = parse_pem(sheaf_span_of(text, size), path, key, problem);
+    sheaf_wipe(text, size);
+    free(text);
+    return status;
 }
 
 static sheaf_status find_type(const EVP_PKEY *key, const char *path, sheaf_key_type *type, sheaf_problem *problem) {
@@ -92,8 +108,7 @@ sheaf_status sheaf_private_key_read(const char *path, EVP_PKEY **out, sheaf_key_
     if (fd < 0) return sheaf_problem_errno(problem, "open the key", path);
     EVP_PKEY *key = NULL;
     (void)ERR_set_mark();
-    sheaf_status status = check_private(fd, path, problem);
-    if (status == SHEAF_OK) status = read_pem(fd, path, &key, problem);
+    sheaf_status status = read_pem(fd, path, &key, problem);
     if (status == SHEAF_OK) status = find_type(key, path, type, problem);
     (void)ERR_pop_to_mark();
     close(fd);

@@ -1,6 +1,7 @@
 /* A signature is its certificate's over exactly the message, and keys that others can read are not used. */
 #include "tests/cmocka.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -133,6 +134,37 @@ static void a_changed_cut_or_longer_signature_does_not_verify(void **state) {
     }
 }
 
+static void *sign_and_verify(void *context) {
+    const pair *own = context;
+    sheaf_certificate *held = sheaf_certificate_ref(own->certificate);
+    uintptr_t wrong = 0;
+    for (uint32_t i = 0; i < 100; i++) {
+        uint8_t bytes[SHEAF_SIGNATURE_BYTES_MAX];
+        sheaf_buffer signature = {bytes, 0, sizeof bytes};
+        sheaf_span number = sheaf_span_of(&i, sizeof i);
+        wrong += sheaf_signer_sign(own->signer, number, &signature) != SHEAF_OK;
+        wrong += sheaf_certificate_verify(held, number, sheaf_buffer_span(&signature)) != SHEAF_OK;
+        wrong += sheaf_certificate_verify(held, message_span(), sheaf_buffer_span(&signature)) != SHEAF_E_SIGNATURE;
+    }
+    sheaf_certificate_unref(held);
+    return (void *)wrong;
+}
+
+static void several_threads_share_one_key_and_one_certificate(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        pair own = make_pair(key_types[i]);
+        pthread_t threads[4];
+        for (int t = 0; t < 4; t++) assert_int_equal(pthread_create(&threads[t], NULL, sign_and_verify, &own), 0);
+        for (int t = 0; t < 4; t++) {
+            void *wrong = NULL;
+            assert_int_equal(pthread_join(threads[t], &wrong), 0);
+            assert_null(wrong);
+        }
+        drop_pair(&own);
+    }
+}
+
 /* RFC 8032, section 7.1, TEST 2: key, message and signature from outside. */
 static void ed25519_gives_the_signature_of_rfc_8032(void **state) {
     (void)state;
@@ -182,6 +214,7 @@ static void a_key_that_group_or_others_can_touch_is_refused(void **state) {
 
 static void what_is_no_usable_key_is_named(void **state) {
     (void)state;
+    static const uint8_t large[65537] = {0};
     char path[256];
     assert_not_opened("/nonexistent/x.key", SHEAF_E_NOT_FOUND, "/nonexistent/x.key");
     assert_not_opened(pki_kit_folder(kit), SHEAF_E_CRYPTO, "not a regular file");
@@ -190,6 +223,12 @@ static void what_is_no_usable_key_is_named(void **state) {
                       "P-256");
     assert_not_opened(pki_kit_issue(kit, "device", "d1", &(pki_kit_options){.key_type = "p384"})->key, SHEAF_E_CRYPTO,
                       "P-256");
+    snprintf(path, sizeof path, "%s/empty.key", pki_kit_folder(kit));
+    assert_int_equal(sheaf_file_replace(path, sheaf_span_of(NULL, 0), 0600, NULL), SHEAF_OK);
+    assert_not_opened(path, SHEAF_E_CRYPTO, "not a private key");
+    snprintf(path, sizeof path, "%s/large.key", pki_kit_folder(kit));
+    assert_int_equal(sheaf_file_replace(path, sheaf_span_of(large, sizeof large), 0600, NULL), SHEAF_OK);
+    assert_not_opened(path, SHEAF_E_CRYPTO, "too large");
     snprintf(path, sizeof path, "%s/fifo", pki_kit_folder(kit));
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_not_opened(path, SHEAF_E_CRYPTO, "not a regular file");
@@ -226,6 +265,7 @@ int main(void) {
         cmocka_unit_test(another_message_does_not_verify),
         cmocka_unit_test(another_keys_signature_does_not_verify),
         cmocka_unit_test(a_changed_cut_or_longer_signature_does_not_verify),
+        cmocka_unit_test(several_threads_share_one_key_and_one_certificate),
         cmocka_unit_test(ed25519_gives_the_signature_of_rfc_8032),
         cmocka_unit_test(a_key_that_group_or_others_can_touch_is_refused),
         cmocka_unit_test(what_is_no_usable_key_is_named),
