@@ -91,8 +91,6 @@ static sheaf_status read_subject(X509 *x509, sheaf_identity *identity, sheaf_pro
 /* --- extensions and key ------------------------------------------------------------------------------------------- */
 
 static sheaf_status check_usage(X509 *x509, sheaf_role role, sheaf_problem *problem) {
-    /* Fills OpenSSL's cache of the extensions; fails on malformed or duplicate ones. */
-    if (X509_check_purpose(x509, -1, 0) != 1) return refuse(problem, "an extension is malformed or there twice");
     uint32_t flags = X509_get_extension_flags(x509);
     if ((flags & EXFLAG_INVALID) != 0) return refuse(problem, "an extension is malformed or there twice");
     if ((flags & EXFLAG_CRITICAL) != 0) return refuse(problem, "a critical extension is not understood");

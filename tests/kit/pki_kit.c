@@ -176,7 +176,12 @@ static void name_subject(X509 *x509, const char *role, const char *name, const p
     add_name(subject, "C", options->country);
     if (!options->no_tenant) add_name(subject, "O", options->tenant != NULL ? options->tenant : "acme");
     add_name(subject, "OU", role);
-    add_name(subject, "CN", name);
+    char text[128];
+    int size = snprintf(text, sizeof text - 2, "%s", name);
+    need(size >= 0 && size < (int)sizeof text - 2, "a name that fits");
+    if (options->nul_in_name) memcpy(text + size + 1, "x", 2), size += 2;
+    int type = options->name_type != 0 ? options->name_type : V_ASN1_UTF8STRING;
+    need(X509_NAME_add_entry_by_txt(subject, "CN", type, (const unsigned char *)text, size, -1, 0) == 1, "CN");
     add_name(subject, "CN", options->second_name);
 }
 
@@ -228,7 +233,7 @@ const pki_kit_files *pki_kit_issue(pki_kit *kit, const char *role, const char *n
         need(X509_set_version(x509, X509_VERSION_1) == 1, "version");
     else
         extend(x509, role, options);
-    need(X509_sign(x509, signer->key, hash_of(signer->key)) > 0, "signing");
+    need(X509_sign(x509, signer->key, options->sha1 ? EVP_sha1() : hash_of(signer->key)) > 0, "signing");
     write_pem(made->certificate, x509);
     write_der(made->der, x509);
     write_key(made->key, key);

@@ -27,6 +27,9 @@ typedef struct {
     int unknown_critical;    /* a critical extension that nobody knows */
     int duplicate_eku;       /* the extendedKeyUsage extension twice */
     int version_1;           /* no extensions, X.509 version 1 */
+    int sha1;                /* signed with SHA-1 */
+    int nul_in_name;         /* CN is the name, a NUL, and "x" */
+    int name_type;           /* V_ASN1_... of CN; 0: UTF8String */
     int explicit_curve;      /* P-256 spelled out by its parameters */
 } pki_kit_options;
 

@@ -169,6 +169,41 @@ class Tool(InFolder):
         self.pki("issue", "--role", "device", "--name", "d1", code=3)
         self.pki("check", "--ca", "no.pem", "no.pem", code=3)
 
+    def mint_authority(self, folder, section, *signer, days="10"):
+        """An authority of another kind in `folder`, by openssl; signer: what `openssl x509 -req` takes."""
+        os.mkdir(self.at(folder), 0o700)
+        with open(self.at("extensions.cnf"), "w", encoding="ascii") as file:
+            file.write("[x]\n" + section)
+        key, request = folder + "/ca.key", folder + "/ca.csr"
+        self.run_it("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", key)
+        self.run_it("openssl", "req", "-new", "-config", CERTS + "/ca.cnf", "-key", key, "-subj", "/CN=odd", "-out", request)
+        self.run_it("openssl", "x509", "-req", "-in", request, *(signer or ("-signkey", key)), "-days", days, "-extfile",
+                    "extensions.cnf", "-extensions", "x", "-out", folder + "/ca.pem")
+
+    def test_an_expired_authority_issues_nothing(self):
+        self.mint_authority("old", "basicConstraints=critical,CA:TRUE\nsubjectKeyIdentifier=hash\n", days="-1")
+        done = self.pki("issue", "--dir", "old", "--role", "device", "--name", "d1", code=3)
+        self.assertIn("authority's own certificate has expired", done.stderr)
+        self.assertEqual(sorted(os.listdir(self.at("old"))), ["ca.csr", "ca.key", "ca.pem", "lock"])
+
+    def test_a_peer_is_no_authority(self):
+        for section in ("basicConstraints=CA:FALSE\n", "basicConstraints=CA:TRUE\nkeyUsage=digitalSignature\n"):
+            with self.subTest(section=section), tempfile.TemporaryDirectory(dir=self.home.name) as parent:
+                folder = os.path.join(os.path.basename(parent), "peer")
+                self.mint_authority(folder, section)
+                done = self.pki("issue", "--dir", folder, "--role", "device", "--name", "d1", code=3)
+                self.assertIn("not the certificate of an authority", done.stderr)
+
+    def test_no_authority_below_ours_and_none_for_another_purpose_is_believed(self):
+        good = "basicConstraints=critical,CA:TRUE\nsubjectKeyIdentifier=hash\n"
+        self.pki("init")
+        self.mint_authority("below", good, "-CA", "pki/ca.pem", "-CAkey", "pki/ca.key")
+        self.pki("issue", "--dir", "below", "--role", "device", "--name", "d1")
+        self.assert_refused("pki/ca.pem", "below/device-d1.pem", "path length constraint exceeded")
+        self.mint_authority("code", good + "extendedKeyUsage=codeSigning\n")
+        self.pki("issue", "--dir", "code", "--role", "device", "--name", "d1")
+        self.assert_refused("code/ca.pem", "code/device-d1.pem", "purpose")
+
     def test_an_aggregators_renewal_does_not_forget_its_names(self):
         self.pki("init")
         self.pki("issue", "--role", "aggregator", "--name", "a1", "--san", "agg.example.org")

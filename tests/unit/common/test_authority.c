@@ -292,7 +292,7 @@ static void the_list_knows_all_and_survives_a_torn_line(void **state) {
     assert_int_equal(issue_with(&options, &first), SHEAF_OK);
     FILE *index = fopen(in_folder("index.jsonl"), "ab");
     assert_non_null(index);
-    fputs("{\"serial\":\"12", index);
+    for (int i = 0; i < 200; i++) fputs("{\"serial\":\"12", index); /* longer than the line that will take its place */
     fclose(index);
     assert_int_equal(sheaf_registry_read(folder, &entries, &count, &problem), SHEAF_OK);
     assert_int_equal(count, 1);
@@ -301,6 +301,10 @@ static void the_list_knows_all_and_survives_a_torn_line(void **state) {
     assert_int_equal(issue_with(&options, &second), SHEAF_OK);
     assert_int_equal(sheaf_registry_read(folder, &entries, &count, &problem), SHEAF_OK);
     assert_int_equal(count, 2);
+    sheaf_buffer text = {0};
+    assert_int_equal(sheaf_file_read_whole(in_folder("index.jsonl"), 65536, &text, NULL), SHEAF_OK);
+    assert_int_equal(text.data[text.size - 1], '\n');
+    free(text.data);
     assert_string_equal(entries[0].serial, first.serial);
     assert_string_equal(entries[0].identity.name, "d1");
     assert_string_equal(entries[1].serial, second.serial);
@@ -316,9 +320,14 @@ static void a_damaged_list_is_named_by_its_line(void **state) {
     size_t count = 0;
     sheaf_issue_options options = device("d1");
     assert_int_equal(issue_with(&options, &issued), SHEAF_OK);
-    static const char *const bad[] = {"\n", "{}\n", "[1]\n", "{\"role\":\"device\"}\n", "nonsense\n"};
     sheaf_buffer good = {0};
     assert_int_equal(sheaf_file_read_whole(in_folder("index.jsonl"), 65536, &good, NULL), SHEAF_OK);
+    char unknown_role[1024];
+    snprintf(unknown_role, sizeof unknown_role, "%s", (const char *)good.data);
+    char *role = strstr(unknown_role, "\"device\"");
+    assert_non_null(role);
+    memcpy(role, "\"devise\"", 8);
+    const char *const bad[] = {"\n", "{}\n", "[1]\n", "{\"role\":\"device\"}\n", "nonsense\n", unknown_role};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         FILE *index = fopen(in_folder("index.jsonl"), "wb");
         fwrite(good.data, 1, good.size, index);

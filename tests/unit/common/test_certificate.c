@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <openssl/asn1.h>
 #include <openssl/err.h>
 
 #include "common/certificate.h"
@@ -155,6 +156,26 @@ static void subject_is_exactly_one_tenant_role_and_name(void **state) {
     assert_refused("device", ".hidden", NULL, "CN (name)");
     assert_refused("device", "d\xc3\xa9", NULL, "CN (name)");
     assert_refused("device", "d1", &(pki_kit_options){.tenant = "ac/me"}, "O (tenant)");
+    assert_refused("device", "d1", &(pki_kit_options){.nul_in_name = 1}, "CN (name)");
+}
+
+static void names_are_spelled_in_bytes(void **state) {
+    (void)state;
+    static const int good[] = {V_ASN1_UTF8STRING, V_ASN1_PRINTABLESTRING, V_ASN1_IA5STRING};
+    static const int bad[] = {V_ASN1_T61STRING, V_ASN1_BMPSTRING};
+    for (size_t i = 0; i < 3; i++)
+        sheaf_certificate_unref(accepted("device", "node", &(pki_kit_options){.name_type = good[i]}));
+    for (size_t i = 0; i < 2; i++) assert_refused("device", "node", &(pki_kit_options){.name_type = bad[i]}, "CN (name)");
+}
+
+static void a_certificate_of_more_than_16_kib_is_refused(void **state) {
+    (void)state;
+    static char san[16385];
+    memset(san, 'a', sizeof san - 1);
+    memcpy(san, "DNS:", 4);
+    assert_refused("device", "d1", &(pki_kit_options){.san = san}, "larger than 16 KiB");
+    san[15000] = '\0';
+    sheaf_certificate_unref(accepted("device", "d1", &(pki_kit_options){.san = san}));
 }
 
 static void key_is_p256_or_ed25519(void **state) {
@@ -181,6 +202,7 @@ static void chain_is_checked_for_time_and_authority(void **state) {
                          "certificate is not yet valid");
     assert_chain_refused(&(pki_kit_options){.other_ca = 1}, ca, "unable to get local issuer certificate");
     assert_chain_refused(NULL, pki_kit_other_ca(kit), "unable to get local issuer certificate");
+    assert_chain_refused(&(pki_kit_options){.sha1 = 1}, ca, "weak");
     sheaf_certificate *certificate = accepted("device", "d1", &(pki_kit_options){.other_ca = 1});
     assert_int_equal(sheaf_certificate_check_chain(certificate, pki_kit_other_ca(kit), NULL), SHEAF_OK);
     sheaf_certificate_unref(certificate);
@@ -214,6 +236,27 @@ static void a_cut_pem_file_is_malformed(void **state) {
         sheaf_certificate *certificate = NULL;
         assert_int_equal(sheaf_certificate_from_pem_file(path, &certificate, NULL), SHEAF_E_CERTIFICATE);
     }
+    free(text.data);
+}
+
+static void a_cut_second_certificate_is_malformed_too(void **state) {
+    (void)state;
+    const pki_kit_files *files = pki_kit_issue(kit, "device", "d1", NULL);
+    sheaf_buffer text = {0};
+    assert_int_equal(sheaf_file_read_whole(files->certificate, 65536, &text, NULL), SHEAF_OK);
+    char path[256], twice[8192];
+    snprintf(path, sizeof path, "%s/two.pem", pki_kit_folder(kit));
+    assert_true(2 * text.size <= sizeof twice);
+    memcpy(twice, text.data, text.size);
+    memcpy(twice + text.size, text.data, text.size);
+    sheaf_certificate *certificate = NULL;
+    assert_int_equal(sheaf_file_replace(path, sheaf_span_of(twice, 2 * text.size), 0600, NULL), SHEAF_OK);
+    assert_int_equal(sheaf_certificate_from_pem_file(path, &certificate, NULL), SHEAF_OK);
+    sheaf_certificate_unref(certificate);
+    assert_int_equal(sheaf_file_replace(path, sheaf_span_of(twice, 2 * text.size - 100), 0600, NULL), SHEAF_OK);
+    sheaf_problem problem = {0};
+    assert_int_equal(sheaf_certificate_from_pem_file(path, &certificate, &problem), SHEAF_E_CERTIFICATE);
+    assert_non_null(strstr(problem.text, "malformed PEM"));
     free(text.data);
 }
 
@@ -270,10 +313,13 @@ int main(void) {
         cmocka_unit_test(a_reference_keeps_it_alive),
         cmocka_unit_test(usage_must_fit_the_role),
         cmocka_unit_test(subject_is_exactly_one_tenant_role_and_name),
+        cmocka_unit_test(names_are_spelled_in_bytes),
+        cmocka_unit_test(a_certificate_of_more_than_16_kib_is_refused),
         cmocka_unit_test(key_is_p256_or_ed25519),
         cmocka_unit_test(chain_is_checked_for_time_and_authority),
         cmocka_unit_test(missing_and_foreign_files_are_named),
         cmocka_unit_test(a_cut_pem_file_is_malformed),
+        cmocka_unit_test(a_cut_second_certificate_is_malformed_too),
         cmocka_unit_test(every_prefix_and_any_extra_byte_is_refused),
         cmocka_unit_test(any_flipped_byte_is_refused_or_another_certificate_that_no_authority_signed),
         cmocka_unit_test(a_long_form_length_is_not_exact_der),
