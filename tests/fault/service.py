@@ -43,6 +43,12 @@ jobs:
 """
 
 
+def sanitized():
+    """Whether this build is slowed by a sanitizer; then samples are smaller."""
+    with open(os.path.join(BUILD, "CMakeCache.txt"), encoding="utf-8") as file:
+        return any(line.startswith("SHEAF_SANITIZE:") and line.strip().split("=", 1)[1] for line in file)
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -154,7 +154,7 @@ class DevicePowerLoss(unittest.TestCase):
 
     def test_the_job_ends_with_each_update_counted_once_after_a_cut_at_any_sync(self):
         print(f"    {self.total} syncs at {len(self.sites)} sites", flush=True)
-        for die in range(1, self.total + 1):
+        for die in range(1, self.total + 1, 4 if service.sanitized() and not LONG else 1):
             for mode in ("strict", "names", "mixed") if LONG else (("strict", "names", "mixed")[die % 3],):
                 with self.subTest(die=die, mode=mode):
                     self.assertEqual(self.run_once(die, mode=mode), [])
@@ -166,6 +166,8 @@ class DevicePowerLoss(unittest.TestCase):
                 self.assertEqual(stored, counted)
 
     def test_without_any_one_sync_another_update_counts(self):
+        if service.sanitized():
+            self.skipTest("says nothing about memory or threads; the dev and release presets run it")
         for site in self.sites:
             if site in HARMLESS:
                 print(f"    not tried: '{site}': {HARMLESS[site]}", flush=True)

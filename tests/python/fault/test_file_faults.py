@@ -8,15 +8,12 @@ import tempfile
 import unittest
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.environ["SHEAF_SOURCE"], "tests", "fault"))
+from service import sanitized  # noqa: E402
 BUILD = os.environ["SHEAF_BUILD"]
 FAULTS = os.path.join(BUILD, "tests", "fault")
 PROBE = os.path.join(FAULTS, "file_probe")
 NAMES = {"ENOSPC": "no_space", "EDQUOT": "no_space", "EIO": "disk", "EACCES": "permission", "ENOMEM": "memory", "EMFILE": "disk"}
-
-
-def sanitized():
-    with open(os.path.join(BUILD, "CMakeCache.txt"), encoding="utf-8") as file:
-        return any(line.startswith("SHEAF_SANITIZE:") and line.strip().split("=", 1)[1] for line in file)
 
 
 class Probed(unittest.TestCase):

@@ -77,10 +77,11 @@ class ServerPowerLoss(unittest.TestCase):
 
     def cuts(self):
         """All syncs, or a sample that always holds the first and the last ones."""
-        if LONG or self.total <= 40:
+        count = 12 if service.sanitized() else 40
+        if LONG or self.total <= count:
             return range(1, self.total + 1)
-        step = self.total / 40
-        return sorted({1 + int(i * step) for i in range(40)} | {2, 3, self.total - 1, self.total})
+        step = self.total / count
+        return sorted({1 + int(i * step) for i in range(count)} | {2, 3, self.total - 1, self.total})
 
     def test_every_promise_holds_after_a_cut_at_any_sync(self):
         print(f"    {self.total} syncs at {len(self.sites)} sites", flush=True)
@@ -92,6 +93,8 @@ class ServerPowerLoss(unittest.TestCase):
                     self.assertEqual(digest, self.digest)
 
     def test_without_any_one_sync_some_cut_breaks_a_promise(self):
+        if service.sanitized():
+            self.skipTest("says nothing about memory or threads; the dev and release presets run it")
         for site in self.sites:
             if site in HARMLESS:
                 print(f"    not tried: '{site}': {HARMLESS[site]}", flush=True)
