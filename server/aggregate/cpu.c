@@ -90,6 +90,7 @@ static sheaf_status validate(const void *state, const sheaf_codec *codec, sheaf_
 static void add_block(cpu *self, const sheaf_backend_tensor *tensor, const sheaf_codec *codec, sheaf_span part,
                       uint64_t from, uint64_t to, int64_t weight) {
     int32_t q[BLOCK_VALUES];
+    assert(from / RANGE_VALUES == (to - 1) / RANGE_VALUES); /* one lock covers it */
     size_t count = (size_t)(to - from), bad = 0;
     sheaf_status status = codec->decode(part, from - tensor->first, count, tensor->fraction_bits, q, &bad);
     assert(status == SHEAF_OK); /* it was validated: adding half of it would corrupt the round */

@@ -112,6 +112,14 @@ static void a_name_stands_once(void **state) {
     sheaf_model model;
     assert_int_equal(sheaf_model_make(twice, 3, &model, &problem), SHEAF_E_NAME);
     assert_non_null(strstr(problem.text, "b.weight"));
+    /* and so it does in a stream */
+    uint8_t stream[2 * 127];
+    make(&model);
+    size_t first = (size_t)model.tensors[0].data_offset + 8;
+    memcpy(stream, model.stream, first);
+    memcpy(stream + first, model.stream, first);
+    sheaf_model_free(&model);
+    assert_int_equal(sheaf_model_from_stream(sheaf_span_of(stream, 2 * first), &model, NULL), SHEAF_E_MALFORMED);
 }
 
 static sheaf_status compare(const sheaf_tensor *tensors, size_t count, sheaf_problem *problem) {

@@ -186,6 +186,49 @@ static int suite_any_number_of_threads_gives_the_expected_sums(const sheaf_backe
     return ok;
 }
 
+enum { SUITE_CROWD = 4, SUITE_CROWD_ADDS = 2000, SUITE_CROWD_VALUES = 4096 };
+
+typedef struct {
+    const sheaf_backend *backend;
+    void *state;
+    uint8_t payload[4 * SUITE_CROWD_VALUES];
+} suite_crowd;
+
+static void *suite_crowd_worker(void *context) {
+    suite_crowd *crowd = context;
+    for (int i = 0; i < SUITE_CROWD_ADDS; i++) {
+        sheaf_status status = crowd->backend->add(crowd->state, &sheaf_codec_f32,
+                                                  sheaf_span_of(crowd->payload, sizeof crowd->payload), 3);
+        assert(status == SHEAF_OK);
+    }
+    return NULL;
+}
+
+/* Everybody adds to the same few values all the time, so that a lost addition shows without a sanitizer. */
+static int suite_a_crowd_on_the_same_values_loses_nothing(const sheaf_backend *backend, const suite_sample *sample) {
+    (void)sample;
+    static const sheaf_backend_tensor tensor = {0, SUITE_CROWD_VALUES, 0};
+    const sheaf_backend_shape shape = {&tensor, 1, SUITE_CROWD_VALUES};
+    suite_crowd crowd = {.backend = backend};
+    pthread_t workers[SUITE_CROWD];
+    int64_t sums[SUITE_CROWD_VALUES];
+    for (unsigned i = 0; i < SUITE_CROWD_VALUES; i++) sheaf_store_f32(crowd.payload + 4 * i, 1.0f + (float)i);
+    sheaf_status status = backend->open(&shape, &crowd.state);
+    assert(status == SHEAF_OK);
+    for (size_t i = 0; i < SUITE_CROWD; i++) {
+        int failed = pthread_create(&workers[i], NULL, suite_crowd_worker, &crowd);
+        assert(!failed);
+    }
+    for (size_t i = 0; i < SUITE_CROWD; i++) pthread_join(workers[i], NULL);
+    status = backend->read(crowd.state, 0, SUITE_CROWD_VALUES, sums);
+    assert(status == SHEAF_OK);
+    int ok = 1;
+    for (int i = 0; i < SUITE_CROWD_VALUES; i++)
+        ok = ok && sums[i] == INT64_C(3) * SUITE_CROWD * SUITE_CROWD_ADDS * (i + 1);
+    backend->close(crowd.state);
+    return ok;
+}
+
 /* Updates dealt to several states, whose sums are then merged in pieces of a length that divides nothing. */
 static int suite_merged_parts_give_the_expected_sums(const sheaf_backend *backend, const suite_sample *sample) {
     enum { PARTS = 3, PIECE = 9973 };
@@ -253,6 +296,7 @@ static const char *suite_run(const sheaf_backend *backend) {
         {"any order gives the expected sums", suite_any_order_gives_the_expected_sums},
         {"orders agree", suite_orders_agree},
         {"any number of threads gives the expected sums", suite_any_number_of_threads_gives_the_expected_sums},
+        {"a crowd on the same values loses nothing", suite_a_crowd_on_the_same_values_loses_nothing},
         {"merged parts give the expected sums", suite_merged_parts_give_the_expected_sums},
         {"reset begins again from zero", suite_reset_begins_again_from_zero},
         {"validate finds the first bad value", suite_validate_finds_the_first_bad_value},
