@@ -9,6 +9,7 @@
 #define SETTLE_TRIES    3u /* an update that the aggregator cannot settle must not keep the device from the next */
 #define BARRED_MS       2000u
 #define DISK_RETRY_MS   2000u
+#define WAIT_MOST_MS    3600000u /* an aggregator in error must not send a device away for weeks */
 #define REPORT_LEAST_MS 200u
 #define REPORT_MOST_MS  10000u
 
@@ -130,7 +131,7 @@ static sheaf_status refused(sheaf_session *s) {
 
 static sheaf_status wait_as_told(sheaf_session *s) {
     uint32_t ms = s->message.reply.body.wait.retry_ms;
-    sheaf_session_hold_requests(s, sheaf_session_jitter(s, ms));
+    sheaf_session_hold_requests(s, sheaf_session_jitter(s, ms < WAIT_MOST_MS ? ms : WAIT_MOST_MS));
     return SHEAF_OK;
 }
 
@@ -142,7 +143,7 @@ static uint32_t report_ms(const sheaf_session *s) {
 
 static sheaf_status next_report(sheaf_session *s) {
     uint32_t told = s->message.reply.body.wait.retry_ms;
-    sheaf_session_hold_requests(s, told > 0 ? told : report_ms(s));
+    sheaf_session_hold_requests(s, told > 0 && told < REPORT_MOST_MS ? told : report_ms(s));
     return SHEAF_OK;
 }
 

@@ -64,6 +64,7 @@ typedef struct {
     sheaf_v1_Offer last_offer;
     unsigned conflicts;
     uint32_t max_permille;
+    unsigned regressions; /* progress that did not grow */
 } edge_world_server;
 
 struct edge_world {

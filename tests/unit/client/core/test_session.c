@@ -81,7 +81,7 @@ static void progress_is_reported_while_training(void **state) {
     world.slice_count = 20; /* 10 s of training, 4 s of patience */
     assert_counted_once();
     assert_true(world.server.requests[sheaf_v1_Request_progress_tag] >= 4);
-    assert_true(world.server.max_permille == 0); /* reset by the next round; growth is asserted where they arrive */
+    assert_int_equal(world.server.regressions, 0);
 }
 
 static void three_rounds_fetch_the_same_model_once(void **state) {
@@ -180,6 +180,22 @@ static void a_busy_aggregator_is_given_its_time(void **state) {
     assert_counted_once();
     assert_in_range(world.now_ms - from, 4 * 5000, 4 * 6250 + 2000);
     assert_int_equal(world.trainings, 1);
+}
+
+static int wait_for_weeks(edge_world *w, const sheaf_v1_Request *request, sheaf_v1_Reply *reply, sheaf_span *out) {
+    (void)out;
+    if (request->which_body != sheaf_v1_Request_round_tag || w->hook_count++ > 0) return 1;
+    memset(reply, 0, sizeof *reply);
+    reply->which_body = sheaf_v1_Reply_wait_tag;
+    reply->body.wait.retry_ms = UINT32_MAX;
+    return 1;
+}
+
+static void no_aggregator_sends_a_device_away_for_weeks(void **state) {
+    (void)state;
+    world.hook = wait_for_weeks;
+    assert_counted_once();
+    assert_in_range(world.now_ms, 3600000, 3600000 * 5 / 4 + 60000);
 }
 
 static int forget_the_upload(edge_world *w, const sheaf_v1_Request *request, sheaf_v1_Reply *reply, sheaf_span *out) {
@@ -514,6 +530,7 @@ int main(void) {
         CASE(a_link_that_fails_is_tried_again),
         CASE(every_reply_may_come_twice),
         CASE(a_busy_aggregator_is_given_its_time),
+        CASE(no_aggregator_sends_a_device_away_for_weeks),
         CASE(an_aggregator_that_forgot_the_upload_gets_another_offer),
         CASE(a_round_with_a_bad_signature_is_not_worked_on),
         CASE(a_plan_that_was_not_signed_is_not_followed),
