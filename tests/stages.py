@@ -154,15 +154,36 @@ def programs_of(preset, pattern):
             yield test["name"], test["command"]
 
 
-def stage_valgrind(log, options):
-    """Unit programs under memcheck: any leak or invalid access is a failure."""
-    build("dev", log)
+def in_parallel(check, items, log):
+    """Runs check(item) -> (status, text) on JOBS threads; returns how many passed, and the items that failed."""
     passed, failed = 0, []
-    for name, command in programs_of("dev", VALGRIND_TESTS):
-        status = run(["valgrind", "-q", "--leak-check=full", "--errors-for-leak-kinds=definite,indirect",
-                      "--error-exitcode=99", f"--suppressions={ROOT}/tests/valgrind.supp", *command], log,
-                     env=dict(environment_of_tests(), SHEAF_UNDER_VALGRIND="1"))
-        passed, failed = passed + (status == 0), failed + ([name] if status != 0 else [])
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        for item, (status, text) in zip(items, pool.map(check, items)):
+            log.write(text)
+            passed, failed = passed + (status == 0), failed + ([item] if status != 0 else [])
+    return passed, failed
+
+
+def captured(command, **more):
+    done = subprocess.run([str(part) for part in command], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, errors="replace", **more)
+    return done.returncode, f"$ {' '.join(map(str, command))}\n{done.stdout}"
+
+
+def stage_valgrind(log, options):
+    """Unit programs, then a job of three rounds, under memcheck: any leak or invalid access is a failure."""
+    build("dev", log)
+    programs = dict(programs_of("dev", VALGRIND_TESTS))
+
+    def check(name):
+        return captured(["valgrind", "-q", "--leak-check=full", "--errors-for-leak-kinds=definite,indirect",
+                         "--error-exitcode=99", f"--suppressions={ROOT}/tests/valgrind.supp", *programs[name]],
+                        env=dict(environment_of_tests(), SHEAF_UNDER_VALGRIND="1"))
+    passed, failed = in_parallel(check, list(programs), log)
+    if run(["tests/valgrind-job", ROOT / "build" / "dev", ROOT / "build" / "runs" / "valgrind"], log) == 0:
+        passed += 1
+    else:
+        failed.append("a job of three rounds")
     for name in failed:
         print(f"    failed: {name}", flush=True)
     return passed, len(failed), ""
@@ -173,16 +194,9 @@ def stage_tidy(log, options):
     database = json.loads((ROOT / "build" / "dev" / "compile_commands.json").read_text())
     files = sorted({entry["file"] for entry in database
                     if str(pathlib.Path(entry["file"]).relative_to(ROOT)).startswith(COVERED_ROOMS)})
-    passed, failed = 0, []
-
     def check(file):
-        done = subprocess.run(["clang-tidy", "--quiet", "--extra-arg=-Wno-unknown-warning-option", "-p", ROOT / "build" / "dev", file], cwd=ROOT,
-                              capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        return file, done.returncode, done.stdout
-    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        for file, status, text in pool.map(check, files):
-            log.write(text)
-            passed, failed = passed + (status == 0), failed + ([file] if status != 0 else [])
+        return captured(["clang-tidy", "--quiet", "--extra-arg=-Wno-unknown-warning-option", "-p", ROOT / "build" / "dev", file])
+    passed, failed = in_parallel(check, files, log)
     for file in failed:
         print(f"    findings: {pathlib.Path(file).relative_to(ROOT)}", flush=True)
     return passed, len(failed), ""
