@@ -22,11 +22,12 @@
 #include "common/transport/sp.h"
 #include "common/transport/tls_engine.h"
 
-#define ACCEPT_PAUSE_MS  100u  /* after accept failed: no descriptors, no memory */
-#define STOP_PATIENCE_MS 2000u /* for replies that are being written when the server stops */
-#define WATCH_PERIOD_MS  1000u /* see cut_lost */
-#define NEVER_MS         UINT64_MAX
-#define ADDRESS_BYTES    64u
+#define ACCEPT_PAUSE_MS   100u  /* after accept failed: no descriptors, no memory */
+#define STOP_PATIENCE_MS  2000u /* for replies that are being written when the server stops */
+#define WATCH_PERIOD_MS   1000u /* see cut_lost */
+#define REFUSED_PERIOD_MS 100u  /* see cut_refused */
+#define NEVER_MS          UINT64_MAX
+#define ADDRESS_BYTES     64u
 
 typedef enum { HELLO_OUT, HELLO_IN, LENGTH, SLOT, BODY, EXCHANGE, REPLY } phase;
 
@@ -40,6 +41,7 @@ struct connection {
     int busy;    /* a step is under way, or its end is being looked at */
     int closing; /* no further step */
     int has_slot;
+    int refused;          /* its handshake has failed, and the peer may still read why */
     uint64_t deadline_ms; /* 0: none */
     sheaf_status reason;  /* why we cut it; SHEAF_OK: we did not */
     const char *reason_text;
@@ -65,6 +67,7 @@ struct sheaf_server {
     pthread_cond_t changed;
     pthread_t keeper;
     nng_stream_listener *listener;
+    sheaf_tls_context *credentials;
     nng_tls_config *tls;
     nng_aio *accepting;
     sheaf_request_handler on_request;
@@ -161,14 +164,19 @@ static void fall(connection *conn, sheaf_status reason, const char *text) {
     char address[ADDRESS_BYTES];
     sheaf_tls_state state = {NULL, SHEAF_OK, ""};
     int stranger = conn->phase <= HELLO_IN;
-    if (conn->reason != SHEAF_OK) {
+    if (stranger && !server->stopping) {
+        sheaf_tls_ask(conn->sp.stream, &state);
+        sheaf_certificate_unref(state.peer);
+    }
+    if (state.status != SHEAF_OK) { /* nearer to the cause than what followed from it */
+        reason = state.status;
+        text = state.text;
+    } else if (conn->reason != SHEAF_OK) {
         reason = conn->reason;
         text = conn->reason_text;
     } else if (reason == SHEAF_OK && stranger && !server->stopping) {
-        sheaf_tls_ask(conn->sp.stream, &state);
-        sheaf_certificate_unref(state.peer);
-        reason = state.status != SHEAF_OK ? state.status : SHEAF_E_NETWORK;
-        text = state.status != SHEAF_OK ? state.text : "closed before the handshake ended";
+        reason = SHEAF_E_NETWORK;
+        text = "closed before the handshake ended";
     }
     memcpy(address, conn->address, sizeof address);
     conn->busy = 0;
@@ -477,6 +485,27 @@ static void cut_late(sheaf_server *server) {
     }
 }
 
+/* Gives those whose handshake failed one more period to read the alert and close, then closes. Returns whether any is
+ * left to look at. */
+static int cut_refused(sheaf_server *server) {
+    int left = 0;
+    connection *next = NULL;
+    for (connection *conn = server->live; conn != NULL; conn = next) {
+        sheaf_tls_state state;
+        next = conn->next;
+        if (conn->phase > HELLO_IN || conn->closing) continue;
+        if (conn->refused) {
+            cut(conn, SHEAF_OK, "");
+            continue;
+        }
+        sheaf_tls_ask(conn->sp.stream, &state);
+        sheaf_certificate_unref(state.peer);
+        conn->refused = state.status != SHEAF_OK;
+        left |= conn->refused;
+    }
+    return left;
+}
+
 /* Those that broke just before a step began may go unnoticed: see sp.h. */
 static void cut_lost(sheaf_server *server) {
     connection *next = NULL;
@@ -502,13 +531,22 @@ static void accept_again(sheaf_server *server) {
     if (!server->stopping) nng_stream_listener_accept(server->listener, server->accepting);
 }
 
+/* While strangers are here, their refusals must be seen; nothing signals them. */
+static uint64_t wake_ms(const sheaf_server *server, uint64_t now, uint64_t watch_ms) {
+    if (server->live == NULL) return NEVER_MS;
+    uint64_t soon = now + REFUSED_PERIOD_MS;
+    return server->strangers > 0 && soon < watch_ms ? soon : watch_ms;
+}
+
 static int is_over(const sheaf_server *server) {
     return server->stopping && server->live == NULL && server->ended == NULL && server->handlers == 0;
 }
 
 static void *keeper_main(void *argument) {
     sheaf_server *server = argument;
-    uint64_t watch_ms = 0;
+    uint64_t watch_ms = 0, refused_ms = 0;
+    unsigned failures = 0, seen = 0;
+    int refused = 0;
     pthread_mutex_lock(&server->lock);
     while (!is_over(server)) {
         uint64_t now = sheaf_sp_now_ms();
@@ -518,10 +556,15 @@ static void *keeper_main(void *argument) {
             cut_lost(server);
             watch_ms = now + WATCH_PERIOD_MS;
         }
+        failures = sheaf_tls_context_failures(server->credentials);
+        if (now >= refused_ms && (refused || failures != seen)) {
+            refused = cut_refused(server);
+            seen = failures;
+            refused_ms = now + REFUSED_PERIOD_MS;
+        }
         let_in(server);
         free_ended(server);
-        if (!is_over(server) && server->ended == NULL)
-            wait_for_change(server, server->live != NULL ? watch_ms : NEVER_MS);
+        if (!is_over(server) && server->ended == NULL) wait_for_change(server, wake_ms(server, now, watch_ms));
     }
     pthread_mutex_unlock(&server->lock);
     return NULL;
@@ -546,11 +589,8 @@ static sheaf_status status_of_listen(int error) {
 }
 
 static sheaf_status open_tls(sheaf_server *server, const sheaf_tls_options *options, sheaf_problem *problem) {
-    sheaf_tls_context *context = NULL;
-    sheaf_status status = sheaf_tls_context_open(options, SHEAF_TLS_SERVER, NULL, &context, problem);
-    if (status == SHEAF_OK) status = sheaf_tls_context_configure(context, &server->tls, problem);
-    sheaf_tls_context_unref(context);
-    return status;
+    sheaf_status status = sheaf_tls_context_open(options, SHEAF_TLS_SERVER, NULL, &server->credentials, problem);
+    return status == SHEAF_OK ? sheaf_tls_context_configure(server->credentials, &server->tls, problem) : status;
 }
 
 static sheaf_status listen_on(sheaf_server *server, const char *text, sheaf_problem *problem) {
@@ -598,6 +638,7 @@ static void free_parts(sheaf_server *server) {
     nng_aio_free(server->accepting);
     if (server->listener != NULL) nng_stream_listener_free(server->listener);
     if (server->tls != NULL) nng_tls_config_free(server->tls);
+    sheaf_tls_context_unref(server->credentials);
 }
 
 sheaf_status sheaf_nng_open_server(const sheaf_transport_options *options, sheaf_request_handler on_request,

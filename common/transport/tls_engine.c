@@ -19,10 +19,12 @@
 _Static_assert(NNG_TLS_ENGINE_VERSION == NNG_TLS_ENGINE_V1, "another engine interface");
 
 #define CERTIFICATE_LIST_BYTES_MAX 32768 /* of a peer, before anything is verified */
+#define DRAINED_BYTES_MAX          65536
 #define CHAIN_DEPTH_MAX            4
 
 struct sheaf_tls_context {
     atomic_uint references;
+    atomic_uint failures;
     SSL_CTX *ssl;
     sheaf_tls_side side;
     char host[256];
@@ -38,7 +40,8 @@ struct nng_tls_engine_conn {
     sheaf_tls_context *context;
     sheaf_certificate *peer;
     int established, failed;
-    int alert; /* received from the peer; -1: none */
+    size_t drained; /* bytes that came after we refused */
+    int alert;      /* received from the peer; -1: none */
     sheaf_status status;
     char text[sizeof((sheaf_tls_state *)0)->text];
 };
@@ -93,6 +96,7 @@ static sheaf_status status_of_reason(unsigned long error) {
 
 static void note_failure(nng_tls_engine_conn *conn) {
     conn->failed = 1;
+    (void)atomic_fetch_add(&conn->context->failures, 1);
     if (conn->status != SHEAF_OK) return; /* our own refusal is the reason */
     char text[256];
     unsigned long error = ERR_peek_error();
@@ -110,6 +114,25 @@ static void note_failure(nng_tls_engine_conn *conn) {
     }
 }
 
+/* A server that refuses in the middle of a peer's flight must not close at once: what still comes would be answered with
+ * a reset, which destroys the alert on its way, and the device would never learn why. So the stream stays open and
+ * swallows what comes, until the peer closes, or sends too much, or the owner of the stream closes it. */
+static int linger(nng_tls_engine_conn *conn) {
+    uint8_t waste[2048];
+    while (conn->drained < DRAINED_BYTES_MAX) {
+        size_t size = sizeof waste;
+        int error = nng_tls_engine_recv(conn->wire, waste, &size);
+        if (error != 0) return error;
+        conn->drained += size;
+    }
+    return NNG_ECONNSHUT;
+}
+
+static int after_failure(nng_tls_engine_conn *conn) {
+    if (conn->established) return NNG_ECONNSHUT;
+    return conn->context->side == SHEAF_TLS_SERVER ? linger(conn) : NNG_EPEERAUTH;
+}
+
 /* SSL_get_error to NNG's errors; NNG_EAGAIN: more bytes must move first. */
 static int nng_error_of(nng_tls_engine_conn *conn, int result) {
     switch (SSL_get_error(conn->ssl, result)) {
@@ -120,7 +143,7 @@ static int nng_error_of(nng_tls_engine_conn *conn, int result) {
         return NNG_ECONNSHUT;
     default:
         note_failure(conn);
-        return conn->established ? NNG_ECRYPTO : NNG_EPEERAUTH;
+        return after_failure(conn);
     }
 }
 
@@ -270,6 +293,7 @@ sheaf_status sheaf_tls_context_open(const sheaf_tls_options *options, sheaf_tls_
     sheaf_tls_context *context = calloc(1, sizeof *context);
     if (context == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "no memory for a TLS context");
     atomic_init(&context->references, 1);
+    atomic_init(&context->failures, 0);
     context->side = side;
     sheaf_status status = SHEAF_OK;
     if (side == SHEAF_TLS_LINK && (host == NULL || host[0] == '\0' || strlen(host) >= sizeof context->host)) {
@@ -296,6 +320,8 @@ void sheaf_tls_context_unref(sheaf_tls_context *context) {
     SSL_CTX_free(context->ssl);
     free(context);
 }
+
+unsigned sheaf_tls_context_failures(sheaf_tls_context *context) { return atomic_load(&context->failures); }
 
 static sheaf_tls_context *context_ref(sheaf_tls_context *context) {
     if (context != NULL) atomic_fetch_add(&context->references, 1);
@@ -400,19 +426,19 @@ static int finished(nng_tls_engine_conn *conn, int result) {
 }
 
 static int conn_handshake(nng_tls_engine_conn *conn) {
-    if (conn->failed) return NNG_ECONNSHUT;
+    if (conn->failed) return after_failure(conn);
     ERR_clear_error();
     return finished(conn, SSL_do_handshake(conn->ssl));
 }
 
 static int conn_recv(nng_tls_engine_conn *conn, uint8_t *data, size_t *size) {
-    if (conn->failed) return NNG_ECONNSHUT;
+    if (conn->failed) return after_failure(conn);
     ERR_clear_error();
     return finished(conn, SSL_read_ex(conn->ssl, data, *size, size));
 }
 
 static int conn_send(nng_tls_engine_conn *conn, const uint8_t *data, size_t *size) {
-    if (conn->failed) return NNG_ECONNSHUT;
+    if (conn->failed) return after_failure(conn);
     ERR_clear_error();
     return finished(conn, SSL_write_ex(conn->ssl, data, *size, size));
 }

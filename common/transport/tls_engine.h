@@ -27,6 +27,10 @@ void sheaf_tls_context_unref(sheaf_tls_context *context); /* NULL is fine */
 SHEAF_MUST_USE sheaf_status sheaf_tls_context_configure(sheaf_tls_context *context, nng_tls_config **out,
                                                         sheaf_problem *problem);
 
+/* Connections that failed so far. A server's stream that failed in its handshake stays open, so that the alert arrives:
+ * it ends when the peer closes, but whoever owns it must look for it (this number grows) and close it soon. */
+unsigned sheaf_tls_context_failures(sheaf_tls_context *context);
+
 /* What the engine knows about one connection. */
 typedef struct {
     sheaf_certificate *peer; /* a new reference, once the handshake is done; else NULL */
