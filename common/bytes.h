@@ -16,7 +16,7 @@ typedef struct {
 
 typedef struct {
     uint8_t *data;
-    size_t size;     /* used; <= capacity */
+    size_t size; /* used; <= capacity */
     size_t capacity;
 } sheaf_buffer;
 
@@ -26,7 +26,9 @@ static inline sheaf_span sheaf_span_of(const void *data, size_t size) {
     sheaf_span span = {(const uint8_t *)data, size};
     return span;
 }
-static inline sheaf_span sheaf_buffer_span(const sheaf_buffer *buffer) { return sheaf_span_of(buffer->data, buffer->size); }
+static inline sheaf_span sheaf_buffer_span(const sheaf_buffer *buffer) {
+    return sheaf_span_of(buffer->data, buffer->size);
+}
 static inline int sheaf_span_equal(sheaf_span a, sheaf_span b) {
     return a.size == b.size && (a.size == 0 || memcmp(a.data, b.data, a.size) == 0);
 }

@@ -22,7 +22,7 @@ typedef enum {
     SHEAF_ROLE_AGGREGATOR
 } sheaf_role;
 
-const char *sheaf_role_name(sheaf_role role); /* "device" ... */
+const char *sheaf_role_name(sheaf_role role);      /* "device" ... */
 sheaf_role sheaf_role_from_name(const char *name); /* SHEAF_ROLE_NONE when unknown */
 
 typedef struct {
@@ -37,7 +37,8 @@ SHEAF_MUST_USE sheaf_status sheaf_certificate_from_der(sheaf_span der, sheaf_cer
 /* The same, with the reason of a refusal in *problem. */
 SHEAF_MUST_USE sheaf_status sheaf_certificate_read(sheaf_span der, sheaf_certificate **out, sheaf_problem *problem);
 /* The first certificate of a PEM file; further ones are kept as intermediates for check_chain. */
-SHEAF_MUST_USE sheaf_status sheaf_certificate_from_pem_file(const char *path, sheaf_certificate **out, sheaf_problem *problem);
+SHEAF_MUST_USE sheaf_status sheaf_certificate_from_pem_file(const char *path, sheaf_certificate **out,
+                                                            sheaf_problem *problem);
 sheaf_certificate *sheaf_certificate_ref(sheaf_certificate *certificate);
 void sheaf_certificate_unref(sheaf_certificate *certificate); /* NULL is fine */
 
@@ -46,6 +47,8 @@ const uint8_t *sheaf_certificate_fingerprint(const sheaf_certificate *certificat
 sheaf_span sheaf_certificate_der(const sheaf_certificate *certificate);
 
 /* SHEAF_OK when `signature` is this certificate's over exactly `message`. */
-SHEAF_MUST_USE sheaf_status sheaf_certificate_verify(const sheaf_certificate *certificate, sheaf_span message, sheaf_span signature);
+SHEAF_MUST_USE sheaf_status sheaf_certificate_verify(const sheaf_certificate *certificate, sheaf_span message,
+                                                     sheaf_span signature);
 /* Chain to the authorities in the PEM file `ca_path`, validity now, purpose by role. */
-SHEAF_MUST_USE sheaf_status sheaf_certificate_check_chain(const sheaf_certificate *certificate, const char *ca_path, sheaf_problem *problem);
+SHEAF_MUST_USE sheaf_status sheaf_certificate_check_chain(const sheaf_certificate *certificate, const char *ca_path,
+                                                          sheaf_problem *problem);

@@ -12,8 +12,10 @@ sheaf_span sheaf_read_bytes(sheaf_reader *reader, size_t size) {
 
 void sheaf_read_copy(sheaf_reader *reader, void *out, size_t size) {
     sheaf_span span = sheaf_read_bytes(reader, size);
-    if (reader->failed) memset(out, 0, size);
-    else if (size > 0) memcpy(out, span.data, size);
+    if (reader->failed)
+        memset(out, 0, size);
+    else if (size > 0)
+        memcpy(out, span.data, size);
 }
 
 uint8_t sheaf_read_u8(sheaf_reader *reader) {

@@ -24,7 +24,8 @@ typedef struct {
 } sheaf_model;
 
 /* Makes a model of these tensors (any order; dtype, rank, dims and name given), data zeroed. */
-SHEAF_MUST_USE sheaf_status sheaf_model_make(const sheaf_tensor *tensors, size_t count, sheaf_model *out, sheaf_problem *problem);
+SHEAF_MUST_USE sheaf_status sheaf_model_make(const sheaf_tensor *tensors, size_t count, sheaf_model *out,
+                                             sheaf_problem *problem);
 /* Copies and indexes a parameter stream. */
 SHEAF_MUST_USE sheaf_status sheaf_model_from_stream(sheaf_span stream, sheaf_model *out, sheaf_problem *problem);
 SHEAF_MUST_USE sheaf_status sheaf_model_copy(const sheaf_model *from, sheaf_model *out);
@@ -34,6 +35,7 @@ SHEAF_MUST_USE sheaf_status sheaf_model_digest(const sheaf_model *model, uint8_t
 /* The tensor of that name, or NULL. */
 const sheaf_model_tensor *sheaf_model_find(const sheaf_model *model, const char *name);
 /* SHEAF_OK when `found` has the name, dtype and shape of `expected`. */
-SHEAF_MUST_USE sheaf_status sheaf_tensor_same(const sheaf_tensor *expected, const sheaf_tensor *found, sheaf_problem *problem);
+SHEAF_MUST_USE sheaf_status sheaf_tensor_same(const sheaf_tensor *expected, const sheaf_tensor *found,
+                                              sheaf_problem *problem);
 /* SHEAF_OK when names, dtypes and shapes are the same; else SHEAF_E_NAME, SHEAF_E_DTYPE or SHEAF_E_SHAPE with a text. */
 SHEAF_MUST_USE sheaf_status sheaf_model_same_shape(const sheaf_model *a, const sheaf_model *b, sheaf_problem *problem);

@@ -38,4 +38,5 @@ SHEAF_MUST_USE sheaf_status sheaf_tensor_measure(sheaf_tensor *tensor);
 SHEAF_MUST_USE sheaf_status sheaf_tensor_header_encode(const sheaf_tensor *tensor, sheaf_buffer *out);
 /* Reads a header from the front of `bytes`; *used tells its length. SHEAF_E_TRUNCATED: give more bytes (never needs
  * more than SHEAF_TENSOR_HEADER_BYTES_MAX). `previous` (NULL for the first) enforces the order of names. */
-SHEAF_MUST_USE sheaf_status sheaf_tensor_header_decode(sheaf_span bytes, const sheaf_tensor *previous, sheaf_tensor *out, size_t *used);
+SHEAF_MUST_USE sheaf_status sheaf_tensor_header_decode(sheaf_span bytes, const sheaf_tensor *previous,
+                                                       sheaf_tensor *out, size_t *used);

@@ -24,20 +24,27 @@ sheaf_status sheaf_problem_prefix(sheaf_problem *problem, const char *format, ..
     int written = vsnprintf(problem->text, sizeof problem->text, format, arguments);
     va_end(arguments);
     size_t used = written < 0 ? 0 : (size_t)written;
-    if (used < sizeof problem->text) (void)snprintf(problem->text + used, sizeof problem->text - used, ": %.*s", (int)sizeof rest, rest);
+    if (used < sizeof problem->text)
+        (void)snprintf(problem->text + used, sizeof problem->text - used, ": %.*s", (int)sizeof rest, rest);
     return problem->status;
 }
 
 static sheaf_status status_of_errno(int code) {
     switch (code) {
-    case ENOENT: return SHEAF_E_NOT_FOUND;
-    case EEXIST: return SHEAF_E_EXISTS;
+    case ENOENT:
+        return SHEAF_E_NOT_FOUND;
+    case EEXIST:
+        return SHEAF_E_EXISTS;
     case EACCES:
-    case EPERM: return SHEAF_E_PERMISSION;
+    case EPERM:
+        return SHEAF_E_PERMISSION;
     case ENOSPC:
-    case EDQUOT: return SHEAF_E_NO_SPACE;
-    case ENOMEM: return SHEAF_E_MEMORY;
-    default: return SHEAF_E_DISK;
+    case EDQUOT:
+        return SHEAF_E_NO_SPACE;
+    case ENOMEM:
+        return SHEAF_E_MEMORY;
+    default:
+        return SHEAF_E_DISK;
     }
 }
 

@@ -3,7 +3,8 @@
 const char *sheaf_status_name(sheaf_status status) {
     switch (status) {
 #define CASE(symbol, number, name, text)                                                                               \
-    case SHEAF_##symbol: return name;
+    case SHEAF_##symbol:                                                                                               \
+        return name;
         SHEAF_STATUS_LIST(CASE)
 #undef CASE
     }
@@ -13,7 +14,8 @@ const char *sheaf_status_name(sheaf_status status) {
 const char *sheaf_status_text(sheaf_status status) {
     switch (status) {
 #define CASE(symbol, number, name, text)                                                                               \
-    case SHEAF_##symbol: return text;
+    case SHEAF_##symbol:                                                                                               \
+        return text;
         SHEAF_STATUS_LIST(CASE)
 #undef CASE
     }
@@ -23,9 +25,11 @@ const char *sheaf_status_text(sheaf_status status) {
 sheaf_status sheaf_status_from_number(long number) {
     switch (number) {
 #define CASE(symbol, number, name, text)                                                                               \
-    case number: return SHEAF_##symbol;
+    case number:                                                                                                       \
+        return SHEAF_##symbol;
         SHEAF_STATUS_LIST(CASE)
 #undef CASE
-    default: return SHEAF_E_MALFORMED;
+    default:
+        return SHEAF_E_MALFORMED;
     }
 }

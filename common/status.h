@@ -11,7 +11,7 @@
 #define SHEAF_COMMON_STATUS_H
 
 #if defined(__GNUC__) || defined(__clang__)
-#define SHEAF_MUST_USE __attribute__((warn_unused_result))
+#define SHEAF_MUST_USE            __attribute__((warn_unused_result))
 #define SHEAF_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #else
 #define SHEAF_MUST_USE

@@ -21,7 +21,10 @@
 /* A frame that carries `chunk` payload bytes never exceeds this. */
 #define SHEAF_FRAME_BYTES_MAX(chunk) (SHEAF_FRAME_PREFIX_BYTES + SHEAF_FRAME_HEADER_BYTES_MAX + (chunk))
 
-SHEAF_MUST_USE sheaf_status sheaf_frame_encode_request(const sheaf_v1_Request *request, sheaf_span payload, sheaf_buffer *out);
-SHEAF_MUST_USE sheaf_status sheaf_frame_decode_request(sheaf_span frame, sheaf_v1_Request *request, sheaf_span *payload);
-SHEAF_MUST_USE sheaf_status sheaf_frame_encode_reply(const sheaf_v1_Reply *reply, sheaf_span payload, sheaf_buffer *out);
+SHEAF_MUST_USE sheaf_status sheaf_frame_encode_request(const sheaf_v1_Request *request, sheaf_span payload,
+                                                       sheaf_buffer *out);
+SHEAF_MUST_USE sheaf_status sheaf_frame_decode_request(sheaf_span frame, sheaf_v1_Request *request,
+                                                       sheaf_span *payload);
+SHEAF_MUST_USE sheaf_status sheaf_frame_encode_reply(const sheaf_v1_Reply *reply, sheaf_span payload,
+                                                     sheaf_buffer *out);
 SHEAF_MUST_USE sheaf_status sheaf_frame_decode_reply(sheaf_span frame, sheaf_v1_Reply *reply, sheaf_span *payload);

@@ -16,26 +16,34 @@ typedef struct {
     size_t count;
 } layout;
 
-#define UPDATE(kind, member) {kind, offsetof(sheaf_update_statement, member)}
+#define UPDATE(kind, member)                                                                                           \
+    { kind, offsetof(sheaf_update_statement, member) }
 static const field update_fields[] = {
-    UPDATE(NAME, tenant),         UPDATE(NAME, job),           UPDATE(U64, round),
-    UPDATE(U32, attempt),         UPDATE(DIGEST, nonce),       UPDATE(DIGEST, base_model),
-    UPDATE(DIGEST, plan_digest),  UPDATE(NAME, client),        UPDATE(DIGEST, certificate),
-    UPDATE(TYPE, payload_type),   UPDATE(U64, payload_bytes),  UPDATE(DIGEST, payload_digest),
+    UPDATE(NAME, tenant),        UPDATE(NAME, job),          UPDATE(U64, round),
+    UPDATE(U32, attempt),        UPDATE(DIGEST, nonce),      UPDATE(DIGEST, base_model),
+    UPDATE(DIGEST, plan_digest), UPDATE(NAME, client),       UPDATE(DIGEST, certificate),
+    UPDATE(TYPE, payload_type),  UPDATE(U64, payload_bytes), UPDATE(DIGEST, payload_digest),
     UPDATE(U64, weight),
 };
-#define ROUND(kind, member) {kind, offsetof(sheaf_round_statement, member)}
+#define ROUND(kind, member)                                                                                            \
+    { kind, offsetof(sheaf_round_statement, member) }
 static const field round_fields[] = {
-    ROUND(NAME, tenant),       ROUND(NAME, job),          ROUND(U64, round),
-    ROUND(U32, attempt),       ROUND(DIGEST, nonce),      ROUND(DIGEST, base_model),
+    ROUND(NAME, tenant),          ROUND(NAME, job),           ROUND(U64, round),
+    ROUND(U32, attempt),          ROUND(DIGEST, nonce),       ROUND(DIGEST, base_model),
     ROUND(U64, base_model_bytes), ROUND(DIGEST, plan_digest), ROUND(DIGEST, certificate),
     ROUND(U64, opened_unix_ms),
 };
-#define RECEIPT(kind, member) {kind, offsetof(sheaf_receipt_statement, member)}
+#define RECEIPT(kind, member)                                                                                          \
+    { kind, offsetof(sheaf_receipt_statement, member) }
 static const field receipt_fields[] = {
-    RECEIPT(NAME, tenant),          RECEIPT(NAME, job),              RECEIPT(U64, round),
-    RECEIPT(U32, attempt),          RECEIPT(NAME, client),           RECEIPT(DIGEST, update_digest),
-    RECEIPT(DIGEST, payload_digest), RECEIPT(U64, accepted_unix_ms),
+    RECEIPT(NAME, tenant),
+    RECEIPT(NAME, job),
+    RECEIPT(U64, round),
+    RECEIPT(U32, attempt),
+    RECEIPT(NAME, client),
+    RECEIPT(DIGEST, update_digest),
+    RECEIPT(DIGEST, payload_digest),
+    RECEIPT(U64, accepted_unix_ms),
 };
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
@@ -48,10 +56,20 @@ static void write_field(sheaf_writer *writer, field_kind kind, const uint8_t *at
     uint64_t u64;
     switch (kind) {
     case NAME:
-    case TYPE: sheaf_write_name(writer, (const char *)at); return;
-    case U32: memcpy(&u32, at, sizeof u32); sheaf_write_u32(writer, u32); return;
-    case U64: memcpy(&u64, at, sizeof u64); sheaf_write_u64(writer, u64); return;
-    case DIGEST: sheaf_write_bytes(writer, at, SHEAF_DIGEST_BYTES); return;
+    case TYPE:
+        sheaf_write_name(writer, (const char *)at);
+        return;
+    case U32:
+        memcpy(&u32, at, sizeof u32);
+        sheaf_write_u32(writer, u32);
+        return;
+    case U64:
+        memcpy(&u64, at, sizeof u64);
+        sheaf_write_u64(writer, u64);
+        return;
+    case DIGEST:
+        sheaf_write_bytes(writer, at, SHEAF_DIGEST_BYTES);
+        return;
     }
 }
 
@@ -59,11 +77,23 @@ static void read_field(sheaf_reader *reader, field_kind kind, uint8_t *at) {
     uint32_t u32;
     uint64_t u64;
     switch (kind) {
-    case NAME: sheaf_read_name(reader, (char *)at, SHEAF_NAME_BYTES); return;
-    case TYPE: sheaf_read_name(reader, (char *)at, SHEAF_PAYLOAD_TYPE_BYTES); return;
-    case U32: u32 = sheaf_read_u32(reader); memcpy(at, &u32, sizeof u32); return;
-    case U64: u64 = sheaf_read_u64(reader); memcpy(at, &u64, sizeof u64); return;
-    case DIGEST: sheaf_read_copy(reader, at, SHEAF_DIGEST_BYTES); return;
+    case NAME:
+        sheaf_read_name(reader, (char *)at, SHEAF_NAME_BYTES);
+        return;
+    case TYPE:
+        sheaf_read_name(reader, (char *)at, SHEAF_PAYLOAD_TYPE_BYTES);
+        return;
+    case U32:
+        u32 = sheaf_read_u32(reader);
+        memcpy(at, &u32, sizeof u32);
+        return;
+    case U64:
+        u64 = sheaf_read_u64(reader);
+        memcpy(at, &u64, sizeof u64);
+        return;
+    case DIGEST:
+        sheaf_read_copy(reader, at, SHEAF_DIGEST_BYTES);
+        return;
     }
 }
 
@@ -86,7 +116,8 @@ static sheaf_status decode(const layout *layout, sheaf_span bytes, void *stateme
     for (size_t i = 0; i < layout->count; i++) {
         read_field(&reader, layout->fields[i].kind, (uint8_t *)statement + layout->fields[i].offset);
         /* A name that is too long or empty fails with bytes left; running out of bytes fails with none left to read. */
-        if (reader.failed) return sheaf_reader_left(&reader) < SHEAF_DIGEST_BYTES ? SHEAF_E_TRUNCATED : SHEAF_E_MALFORMED;
+        if (reader.failed)
+            return sheaf_reader_left(&reader) < SHEAF_DIGEST_BYTES ? SHEAF_E_TRUNCATED : SHEAF_E_MALFORMED;
     }
     return sheaf_reader_left(&reader) == 0 ? SHEAF_OK : SHEAF_E_MALFORMED;
 }

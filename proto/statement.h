@@ -27,7 +27,7 @@ typedef struct {
     uint8_t base_model[SHEAF_DIGEST_BYTES];
     uint8_t plan_digest[SHEAF_DIGEST_BYTES];
     char client[SHEAF_NAME_BYTES];
-    uint8_t certificate[SHEAF_DIGEST_BYTES]; /* SHA-256 of the device's certificate in DER */
+    uint8_t certificate[SHEAF_DIGEST_BYTES];     /* SHA-256 of the device's certificate in DER */
     char payload_type[SHEAF_PAYLOAD_TYPE_BYTES]; /* name of the encoding */
     uint64_t payload_bytes;
     uint8_t payload_digest[SHEAF_DIGEST_BYTES];

@@ -7,7 +7,8 @@
 
 static const sheaf_verb verbs[] = {
     /* one line a verb, in the order of the help */
-    {"pki", "make certificates: an authority, and certificates of devices, operators, auditors, aggregators", sheaf_verb_pki},
+    {"pki", "make certificates: an authority, and certificates of devices, operators, auditors, aggregators",
+     sheaf_verb_pki},
     {"aggregate", "the exact weighted mean of safetensors files", sheaf_verb_aggregate},
     {"job", "what a service did and does, and how good its models are", sheaf_verb_job},
     {"model", "make, train, evaluate and inspect models without a service", sheaf_verb_model},
@@ -35,8 +36,11 @@ int sheaf_tool_usage(const char *verb, const char *help, const char *format, ...
 
 static void print_help(FILE *out) {
     fprintf(out, "usage: sheaf VERB [ARGUMENTS]   (sheaf VERB --help tells more)\n\nverbs:\n");
-    for (const sheaf_verb *verb = verbs; verb->name != NULL; verb++) fprintf(out, "  %-10s %s\n", verb->name, verb->summary);
-    fprintf(out, "\nexit codes: 0 done, 1 a finding or refused, 2 usage, 3 bad input or config, 4 environment, 5 over a budget\n");
+    for (const sheaf_verb *verb = verbs; verb->name != NULL; verb++)
+        fprintf(out, "  %-10s %s\n", verb->name, verb->summary);
+    fprintf(
+        out,
+        "\nexit codes: 0 done, 1 a finding or refused, 2 usage, 3 bad input or config, 4 environment, 5 over a budget\n");
 }
 
 int main(int count, char **arguments) {

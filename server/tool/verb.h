@@ -7,7 +7,7 @@
 
 enum {
     SHEAF_EXIT_OK = 0,
-    SHEAF_EXIT_FINDING = 1,     /* a finding, or refused by the service or a policy */
+    SHEAF_EXIT_FINDING = 1, /* a finding, or refused by the service or a policy */
     SHEAF_EXIT_USAGE = 2,
     SHEAF_EXIT_INPUT = 3,       /* bad input files or config */
     SHEAF_EXIT_ENVIRONMENT = 4, /* disk, network, missing device */

@@ -18,7 +18,7 @@ typedef struct {
     int fd; /* -1 when closed */
     size_t size;
     size_t given; /* bytes at the front that were given out as a line */
-    char *text; /* SHEAF_CHILD_LINE_BYTES */
+    char *text;   /* SHEAF_CHILD_LINE_BYTES */
 } sheaf_child_stream;
 
 typedef struct {

@@ -165,7 +165,8 @@ static void names_are_spelled_in_bytes(void **state) {
     static const int bad[] = {V_ASN1_T61STRING, V_ASN1_BMPSTRING};
     for (size_t i = 0; i < 3; i++)
         sheaf_certificate_unref(accepted("device", "node", &(pki_kit_options){.name_type = good[i]}));
-    for (size_t i = 0; i < 2; i++) assert_refused("device", "node", &(pki_kit_options){.name_type = bad[i]}, "CN (name)");
+    for (size_t i = 0; i < 2; i++)
+        assert_refused("device", "node", &(pki_kit_options){.name_type = bad[i]}, "CN (name)");
 }
 
 static void a_certificate_of_more_than_16_kib_is_refused(void **state) {

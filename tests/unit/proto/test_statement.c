@@ -5,8 +5,14 @@
 #include "proto/statement.h"
 
 static sheaf_update_statement sample(void) {
-    sheaf_update_statement s = {.tenant = "acme", .job = "digits", .round = 7, .attempt = 1, .client = "device-03",
-                                .payload_type = "f32", .payload_bytes = 1234, .weight = -5};
+    sheaf_update_statement s = {.tenant = "acme",
+                                .job = "digits",
+                                .round = 7,
+                                .attempt = 1,
+                                .client = "device-03",
+                                .payload_type = "f32",
+                                .payload_bytes = 1234,
+                                .weight = -5};
     memset(s.nonce, 1, sizeof s.nonce);
     memset(s.payload_digest, 2, sizeof s.payload_digest);
     return s;
@@ -51,8 +57,15 @@ static void a_plan_out_of_range_is_refused(void **state) {
     (void)state;
     uint8_t bytes[SHEAF_PLAN_BYTES_MAX];
     sheaf_buffer out = {bytes, 0, sizeof bytes};
-    sheaf_plan plan = {.epochs = 1, .batch = 8, .learning_rate = 0.1f, .momentum = 0.9f, .seed = 3, .weight_cap = 10,
-                       .progress_s = 5, .encoding = "f32"}, back;
+    sheaf_plan plan = {.epochs = 1,
+                       .batch = 8,
+                       .learning_rate = 0.1f,
+                       .momentum = 0.9f,
+                       .seed = 3,
+                       .weight_cap = 10,
+                       .progress_s = 5,
+                       .encoding = "f32"},
+               back;
     assert_int_equal(sheaf_plan_encode(&plan, &out), SHEAF_OK);
     assert_int_equal(sheaf_plan_decode(sheaf_buffer_span(&out), &back), SHEAF_OK);
     assert_memory_equal(&plan, &back, offsetof(sheaf_plan, encoding) + sizeof plan.encoding); /* not the padding */
