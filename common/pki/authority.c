@@ -176,9 +176,8 @@ static sheaf_status parse_chain(const sheaf_buffer *text, const char *path, STAC
     }
     BIO_free(memory);
     X509 *first = sk_X509_num(chain) > 0 ? sk_X509_value(chain, 0) : NULL;
-    if (first != NULL && X509_check_ca(first) == 1 && (X509_get_key_usage(first) & KU_KEY_CERT_SIGN) != 0) {
-        return SHEAF_OK;
-    }
+    /* 1: CA:TRUE, and keyCertSign wherever there is a keyUsage. */
+    if (first != NULL && X509_check_ca(first) == 1) return SHEAF_OK;
     return sheaf_problem_set(problem, SHEAF_E_CERTIFICATE, "%s: not the certificate of an authority in PEM", path);
 }
 
