@@ -141,6 +141,7 @@ federation_start() { # NAME LOG COMMAND...: in the background, noted for federat
 federation_stop() {
     local pid deadline=$((SECONDS + 10))
     trap - EXIT INT TERM
+    set +e # a process that is gone already must not keep the others alive
     for pid in "${!federation_names[@]}"; do kill -TERM "$pid" 2>/dev/null; done
     for pid in "${!federation_names[@]}"; do
         while kill -0 "$pid" 2>/dev/null && [ $SECONDS -lt $deadline ]; do sleep 0.1; done
@@ -203,7 +204,7 @@ federation_wait_for_address() { # prints the url of the service, once it listens
 federation_train() {
     local number url server status gone watching=1 began=$EPOCHREALTIME
     trap federation_stop EXIT
-    trap 'federation_stop; exit 130' INT TERM
+    trap 'federation_stop; say "$NAME: stopped" >&2; exit 130' INT TERM
     federation_server_config >"$RUN/sheafd.yaml"
     federation_start sheafd "$RUN/logs/sheafd.out" "$BIN/server/sheafd" --config "$RUN/sheafd.yaml"
     server=$!
