@@ -229,6 +229,7 @@ static void wait(sheaf_v1_Reply *reply, uint32_t ms) {
 
 static void open_round(edge_world *world, const sheaf_v1_RoundQuery *query, sheaf_v1_Reply *reply) {
     edge_world_server *server = &world->server;
+    server->last_round_told = query->last_round;
     if (server->round > server->last_round) {
         reply->which_body = sheaf_v1_Reply_end_tag;
         reply->body.end.rounds = server->last_round;
@@ -255,6 +256,7 @@ static void open_round(edge_world *world, const sheaf_v1_RoundQuery *query, shea
     assert(status == SHEAF_OK);
     set_bytes(&open->plan.size, open->plan.bytes, sheaf_buffer_span(&out));
     sha256(sheaf_buffer_span(&out), round.plan_digest);
+    if (server->twist_round != NULL) server->twist_round(&round);
     status = sheaf_round_statement_encode(&round, &out);
     assert(status == SHEAF_OK);
     set_bytes(&open->statement.size, open->statement.bytes, sheaf_buffer_span(&out));
@@ -292,6 +294,7 @@ static void give_receipt(edge_world *world, sheaf_v1_Reply *reply) {
     memcpy(receipt.payload_digest, server->accepted_payload, SHEAF_DIGEST_BYTES);
     uint8_t bytes[SHEAF_STATEMENT_BYTES_MAX];
     sheaf_buffer out = {bytes, 0, sizeof bytes};
+    if (server->twist_receipt != NULL) server->twist_receipt(&receipt);
     sheaf_status status = sheaf_receipt_statement_encode(&receipt, &out);
     assert(status == SHEAF_OK);
     reply->which_body = sheaf_v1_Reply_receipt_tag;

@@ -63,6 +63,9 @@ typedef struct {
     unsigned requests[16]; /* seen, by tag */
     sheaf_v1_Offer last_offer;
     unsigned conflicts;
+    uint64_t last_round_told;                              /* by the newest RoundQuery */
+    void (*twist_round)(sheaf_round_statement *statement); /* before it is signed, by the right key */
+    void (*twist_receipt)(sheaf_receipt_statement *statement);
     uint32_t max_permille;
     unsigned regressions; /* progress that did not grow */
 } edge_world_server;

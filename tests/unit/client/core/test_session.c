@@ -298,6 +298,69 @@ static void a_receipt_counts_only_with_the_aggregators_signature(void **state) {
     assert_int_equal(world.trainings, 1);
 }
 
+/* Signed by the right key, and yet not what this device may believe. */
+static void of_another_certificate(sheaf_round_statement *round) { round->certificate[3] ^= 1; }
+static void of_another_job(sheaf_round_statement *round) { round->job[0] = 'x'; }
+static void of_another_tenant(sheaf_round_statement *round) { round->tenant[0] = 'x'; }
+static void of_no_round(sheaf_round_statement *round) { round->round = 0; }
+static void with_another_plan(sheaf_round_statement *round) { round->plan_digest[0] ^= 1; }
+
+static void a_signed_round_must_be_ours(void **state) {
+    (void)state;
+    static const struct {
+        void (*twist)(sheaf_round_statement *);
+        sheaf_status status;
+    } cases[] = {{of_another_certificate, SHEAF_E_CERTIFICATE},
+                 {of_another_job, SHEAF_E_JOB},
+                 {of_another_tenant, SHEAF_E_JOB},
+                 {of_no_round, SHEAF_E_MALFORMED},
+                 {with_another_plan, SHEAF_E_DIGEST}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        world.server.twist_round = cases[i].twist;
+        assert_goes_on(500);
+        assert_true(told(SHEAF_EDGE_GAVE_UP, cases[i].status));
+        assert_int_equal(world.server.requests[sheaf_v1_Request_model_tag], 0);
+    }
+    world.server.twist_round = NULL;
+    assert_counted_once();
+}
+
+static void for_another_payload(sheaf_receipt_statement *receipt) { receipt->payload_digest[0] ^= 1; }
+static void for_another_update(sheaf_receipt_statement *receipt) { receipt->update_digest[0] ^= 1; }
+static void for_another_round(sheaf_receipt_statement *receipt) { receipt->round++; }
+static void for_another_client(sheaf_receipt_statement *receipt) { receipt->client[0] = 'x'; }
+static void for_another_job(sheaf_receipt_statement *receipt) { receipt->job[0] = 'x'; }
+
+static void a_signed_receipt_must_be_for_our_update(void **state) {
+    (void)state;
+    static const struct {
+        void (*twist)(sheaf_receipt_statement *);
+        sheaf_status status;
+    } cases[] = {{for_another_payload, SHEAF_E_DIGEST},
+                 {for_another_update, SHEAF_E_DIGEST},
+                 {for_another_round, SHEAF_E_ROUND},
+                 {for_another_client, SHEAF_E_IDENTITY},
+                 {for_another_job, SHEAF_E_JOB}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        edge_world_close(&world);
+        edge_world_open(&world, 1);
+        assert_int_equal(edge_world_start(&world), SHEAF_OK);
+        world.server.twist_receipt = cases[i].twist;
+        assert_int_equal(edge_world_run(&world, MANY), SHEAF_ENDED);
+        assert_true(told(SHEAF_EDGE_GAVE_UP, cases[i].status));
+        assert_int_equal(world.of_kind[SHEAF_EDGE_RECEIPT], 0);
+        assert_int_equal(world.server.last_round_told, 0);
+    }
+}
+
+static void receipts_that_never_fit_do_not_keep_a_device_from_the_next_round(void **state) {
+    (void)state;
+    world.server.last_round = 2;
+    world.server.twist_receipt = for_another_update;
+    assert_int_equal(edge_world_run(&world, MANY), SHEAF_ENDED);
+    assert_int_equal(world.server.accepted, 2);
+}
+
 /* ---- refusals ---- */
 
 static sheaf_status refusal;
@@ -441,6 +504,105 @@ static void after_a_restart_the_very_same_bytes_are_offered(void **state) {
     assert_int_equal(world.trainings, 1);
 }
 
+static void the_newest_round_with_a_receipt_is_told_also_after_a_restart(void **state) {
+    (void)state;
+    world.server.last_round = 2;
+    assert_int_equal(edge_world_run(&world, MANY), SHEAF_ENDED);
+    assert_int_equal(world.server.last_round_told, 2);
+    world.server.last_round_told = 0;
+    assert_int_equal(edge_world_start(&world), SHEAF_OK);
+    assert_int_equal(edge_world_run(&world, MANY), SHEAF_ENDED);
+    assert_int_equal(world.server.last_round_told, 2);
+}
+
+static void lose_the_receipt_and_die(void) {
+    world.server.last_round = 2;
+    world.hook = lose_receipts;
+    while (world.server.accepted == 0) assert_true(edge_world_run(&world, 1) <= SHEAF_AGAIN);
+    world.hook = NULL;
+    assert_int_equal(edge_world_start(&world), SHEAF_OK);
+}
+
+static void a_receipt_that_was_lost_with_the_power_is_asked_for_while_waiting(void **state) {
+    (void)state;
+    lose_the_receipt_and_die();
+    assert_int_equal(edge_world_run_to(&world, SHEAF_EDGE_FINISHING), 1); /* the next round is not open yet */
+    assert_int_equal(world.trainings, 1);
+    assert_int_equal(edge_world_run(&world, MANY), SHEAF_ENDED);
+    assert_int_equal(world.of_kind[SHEAF_EDGE_RECEIPT], 2);
+}
+
+static void a_receipt_that_was_lost_with_the_power_is_asked_for_before_the_next_round(void **state) {
+    (void)state;
+    lose_the_receipt_and_die();
+    assert_int_equal(edge_world_run(&world, MANY), SHEAF_ENDED); /* the next round is open at once */
+    assert_int_equal(world.of_kind[SHEAF_EDGE_RECEIPT], 2);
+    assert_int_equal(world.trainings, 2);
+}
+
+static void a_receipt_that_was_lost_with_the_power_is_asked_for_at_the_end(void **state) {
+    (void)state;
+    lose_the_receipt_and_die();
+    world.server.last_round = 1;
+    assert_counted_once();
+    assert_int_equal(world.of_kind[SHEAF_EDGE_RECEIPT], 1);
+}
+
+static void a_round_that_opens_again_gets_the_same_payload_newly_signed(void **state) {
+    (void)state;
+    for (int what = 0; what < 2; what++) { /* either alone makes another statement necessary */
+        edge_world_close(&world);
+        edge_world_open(&world, 1);
+        assert_int_equal(edge_world_start(&world), SHEAF_OK);
+        assert_int_equal(edge_world_run_to(&world, SHEAF_EDGE_UPLOADING), 1);
+        if (what == 0)
+            world.server.attempt = 2;
+        else
+            world.server.nonce_letter = 'm';
+        world.server.offer_known = 0;
+        assert_int_equal(edge_world_start(&world), SHEAF_OK);
+        assert_counted_once();
+        assert_int_equal(world.trainings, 1);
+        assert_int_equal(world.of_kind[SHEAF_EDGE_REFUSED], 0);
+    }
+}
+
+static void a_round_that_opens_again_on_other_terms_is_trained_again(void **state) {
+    (void)state;
+    for (int what = 0; what < 2; what++) {
+        edge_world_close(&world);
+        edge_world_open(&world, 1);
+        assert_int_equal(edge_world_start(&world), SHEAF_OK);
+        assert_int_equal(edge_world_run_to(&world, SHEAF_EDGE_UPLOADING), 1);
+        if (what == 0)
+            world.server.plan.seed++;
+        else
+            world.server.model[world.server.model_bytes - 1] ^= 1;
+        world.server.attempt = 2;
+        world.server.offer_known = 0;
+        assert_int_equal(edge_world_start(&world), SHEAF_OK);
+        assert_counted_once();
+        assert_int_equal(world.trainings, 2);
+    }
+}
+
+static void a_lost_link_introduces_itself_again(void **state) {
+    (void)state;
+    assert_int_equal(edge_world_run_to(&world, SHEAF_EDGE_UPLOADING), 1);
+    assert_int_equal(world.server.requests[sheaf_v1_Request_hello_tag], 1);
+    world.receive = SHEAF_E_NETWORK;
+    assert_counted_once();
+    assert_int_equal(world.server.requests[sheaf_v1_Request_hello_tag], 2);
+}
+
+static void a_stored_update_that_broke_off_while_it_was_sent_is_made_again(void **state) {
+    (void)state;
+    assert_int_equal(edge_world_run_to(&world, SHEAF_EDGE_UPLOADING), 1);
+    world.storage.slots[SHEAF_EDGE_UPDATE].size = 10;
+    assert_counted_once();
+    assert_int_equal(world.trainings, 2);
+}
+
 static void a_renewed_certificate_signs_the_same_payload_again(void **state) {
     (void)state;
     assert_int_equal(edge_world_run_to(&world, SHEAF_EDGE_UPLOADING), 1);
@@ -547,6 +709,17 @@ int main(void) {
         CASE(a_trainer_that_failed_gets_another_try),
         CASE(a_stop_in_training_is_followed_by_the_same_update_later),
         CASE(after_a_restart_the_very_same_bytes_are_offered),
+        CASE(a_signed_round_must_be_ours),
+        CASE(a_signed_receipt_must_be_for_our_update),
+        CASE(receipts_that_never_fit_do_not_keep_a_device_from_the_next_round),
+        CASE(the_newest_round_with_a_receipt_is_told_also_after_a_restart),
+        CASE(a_receipt_that_was_lost_with_the_power_is_asked_for_while_waiting),
+        CASE(a_receipt_that_was_lost_with_the_power_is_asked_for_before_the_next_round),
+        CASE(a_receipt_that_was_lost_with_the_power_is_asked_for_at_the_end),
+        CASE(a_round_that_opens_again_gets_the_same_payload_newly_signed),
+        CASE(a_round_that_opens_again_on_other_terms_is_trained_again),
+        CASE(a_lost_link_introduces_itself_again),
+        CASE(a_stored_update_that_broke_off_while_it_was_sent_is_made_again),
         CASE(a_renewed_certificate_signs_the_same_payload_again),
         CASE(a_stored_update_that_rotted_is_made_again),
         CASE(a_state_that_rotted_is_told_and_starts_afresh),
