@@ -513,6 +513,7 @@ static void the_newest_round_with_a_receipt_is_told_also_after_a_restart(void **
     assert_int_equal(edge_world_start(&world), SHEAF_OK);
     assert_int_equal(edge_world_run(&world, MANY), SHEAF_ENDED);
     assert_int_equal(world.server.last_round_told, 2);
+    assert_int_equal(world.server.requests[sheaf_v1_Request_offer_tag], 2); /* and nothing is offered again */
 }
 
 static void lose_the_receipt_and_die(void) {
