@@ -58,7 +58,7 @@ limits: {{chunk_bytes: 1 KiB}}
 """
 
 
-@unittest.skipUnless(os.path.exists(EDGE) and os.path.exists(service.SHEAFD), "sheaf-edge or sheafd is not built")
+@unittest.skipIf(service.why_not(EDGE, service.SHEAFD), service.why_not(EDGE, service.SHEAFD))
 class DevicePowerLoss(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

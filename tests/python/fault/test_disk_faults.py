@@ -22,7 +22,7 @@ FAULTS = [
 ]
 
 
-@unittest.skipUnless(os.path.exists(service.SHEAFD), "sheafd is not built")
+@unittest.skipIf(service.why_not(service.SHEAFD), service.why_not(service.SHEAFD))
 class DiskFaults(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

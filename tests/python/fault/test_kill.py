@@ -21,7 +21,7 @@ SEEDS = range(1, 41 if LONG else 5 if service.sanitized() else 9)
 KILLS = 4
 
 
-@unittest.skipUnless(os.path.exists(service.SHEAFD), "sheafd is not built")
+@unittest.skipIf(service.why_not(service.SHEAFD), service.why_not(service.SHEAFD))
 class Kill(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -84,7 +84,7 @@ limits: {{chunk_bytes: 1 KiB}}
 """
 
 
-@unittest.skipUnless(os.path.exists(EDGE) and os.path.exists(service.SHEAFD), "sheaf-edge or sheafd is not built")
+@unittest.skipIf(service.why_not(EDGE, service.SHEAFD), service.why_not(EDGE, service.SHEAFD))
 class KillAll(unittest.TestCase):
     """Real devices that train on the digits, and their aggregator: each is killed and started again."""
 

@@ -20,7 +20,7 @@ HARMLESS = {"file state/address.new": "the address is written anew at every star
             "file state/state.db-journal": "SQLite's undo of the first page of a new file, before anything is promised"}
 
 
-@unittest.skipUnless(os.path.exists(service.SHEAFD), "sheafd is not built")
+@unittest.skipIf(service.why_not(service.SHEAFD), service.why_not(service.SHEAFD))
 class ServerPowerLoss(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
