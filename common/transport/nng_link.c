@@ -33,6 +33,7 @@ typedef enum { NO_REQUEST, WANTED, ANSWERED, FAILED } request_state;
 struct sheaf_link {
     pthread_mutex_t lock;
     char *url;
+    sheaf_tls_context *credentials;
     nng_tls_config *tls;
     uint32_t frame_bytes_max, handshake_ms;
     nng_stream_dialer *dialer;
@@ -373,7 +374,6 @@ sheaf_certificate *sheaf_nng_peer(sheaf_link *link) {
 
 static sheaf_status open_tls(sheaf_link *link, const sheaf_transport_options *options, sheaf_problem *problem) {
     nng_url *url = NULL;
-    sheaf_tls_context *context = NULL;
     int error = nng_url_parse(&url, options->url);
     if (error != 0 || url->u_hostname[0] == '\0' || url->u_port[0] == '\0' || strcmp(url->u_port, "0") == 0 ||
         strlen(url->u_path) > 1) {
@@ -381,9 +381,8 @@ static sheaf_status open_tls(sheaf_link *link, const sheaf_transport_options *op
         return sheaf_problem_set(problem, SHEAF_E_USAGE, "%.200s: not of the form tls+tcp://host:port", options->url);
     }
     const char *host = options->tls.server_name != NULL ? options->tls.server_name : url->u_hostname;
-    sheaf_status status = sheaf_tls_context_open(&options->tls, SHEAF_TLS_LINK, host, &context, problem);
-    if (status == SHEAF_OK) status = sheaf_tls_context_configure(context, &link->tls, problem);
-    sheaf_tls_context_unref(context);
+    sheaf_status status = sheaf_tls_context_open(&options->tls, SHEAF_TLS_LINK, host, &link->credentials, problem);
+    if (status == SHEAF_OK) status = sheaf_tls_context_configure(link->credentials, &link->tls, problem);
     nng_url_free(url);
     return status;
 }
@@ -409,6 +408,7 @@ static void free_link(sheaf_link *link) {
     sheaf_sp_fini(&link->sp);
     if (link->dialer != NULL) nng_stream_dialer_free(link->dialer);
     if (link->tls != NULL) nng_tls_config_free(link->tls);
+    sheaf_tls_context_release(link->credentials);
     drop_request(link);
     free(link->stale_asked);
     free(link->stale_answer);

@@ -638,7 +638,7 @@ static void free_parts(sheaf_server *server) {
     nng_aio_free(server->accepting);
     if (server->listener != NULL) nng_stream_listener_free(server->listener);
     if (server->tls != NULL) nng_tls_config_free(server->tls);
-    sheaf_tls_context_unref(server->credentials);
+    sheaf_tls_context_release(server->credentials);
 }
 
 sheaf_status sheaf_nng_open_server(const sheaf_transport_options *options, sheaf_request_handler on_request,

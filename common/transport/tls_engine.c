@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include <nng/supplemental/tls/engine.h>
 
@@ -20,10 +21,13 @@ _Static_assert(NNG_TLS_ENGINE_VERSION == NNG_TLS_ENGINE_V1, "another engine inte
 
 #define CERTIFICATE_LIST_BYTES_MAX 32768 /* of a peer, before anything is verified */
 #define DRAINED_BYTES_MAX          65536
+#define RELEASE_S_MAX              5 /* NNG's reaper needs milliseconds */
 #define CHAIN_DEPTH_MAX            4
 
 struct sheaf_tls_context {
-    atomic_uint references;
+    pthread_mutex_t lock;
+    pthread_cond_t released;
+    unsigned references;
     atomic_uint failures;
     SSL_CTX *ssl;
     sheaf_tls_side side;
@@ -292,7 +296,9 @@ sheaf_status sheaf_tls_context_open(const sheaf_tls_options *options, sheaf_tls_
                                     sheaf_tls_context **out, sheaf_problem *problem) {
     sheaf_tls_context *context = calloc(1, sizeof *context);
     if (context == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "no memory for a TLS context");
-    atomic_init(&context->references, 1);
+    pthread_mutex_init(&context->lock, NULL);
+    pthread_cond_init(&context->released, NULL);
+    context->references = 1;
     atomic_init(&context->failures, 0);
     context->side = side;
     sheaf_status status = SHEAF_OK;
@@ -315,16 +321,43 @@ sheaf_status sheaf_tls_context_open(const sheaf_tls_options *options, sheaf_tls_
     return status;
 }
 
-void sheaf_tls_context_unref(sheaf_tls_context *context) {
-    if (context == NULL || atomic_fetch_sub(&context->references, 1) != 1) return;
+static void context_free(sheaf_tls_context *context) {
     SSL_CTX_free(context->ssl);
+    pthread_cond_destroy(&context->released);
+    pthread_mutex_destroy(&context->lock);
     free(context);
+}
+
+void sheaf_tls_context_unref(sheaf_tls_context *context) {
+    if (context == NULL) return;
+    pthread_mutex_lock(&context->lock);
+    unsigned left = --context->references;
+    pthread_cond_broadcast(&context->released);
+    pthread_mutex_unlock(&context->lock);
+    if (left == 0) context_free(context);
+}
+
+void sheaf_tls_context_release(sheaf_tls_context *context) {
+    struct timespec until;
+    int waited = 0;
+    if (context == NULL) return;
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += RELEASE_S_MAX;
+    pthread_mutex_lock(&context->lock);
+    while (context->references > 1 && waited == 0) {
+        waited = pthread_cond_timedwait(&context->released, &context->lock, &until);
+    }
+    pthread_mutex_unlock(&context->lock);
+    sheaf_tls_context_unref(context);
 }
 
 unsigned sheaf_tls_context_failures(sheaf_tls_context *context) { return atomic_load(&context->failures); }
 
 static sheaf_tls_context *context_ref(sheaf_tls_context *context) {
-    if (context != NULL) atomic_fetch_add(&context->references, 1);
+    if (context == NULL) return NULL;
+    pthread_mutex_lock(&context->lock);
+    context->references++;
+    pthread_mutex_unlock(&context->lock);
     return context;
 }
 

@@ -23,6 +23,9 @@ typedef enum { SHEAF_TLS_SERVER, SHEAF_TLS_LINK } sheaf_tls_side;
 SHEAF_MUST_USE sheaf_status sheaf_tls_context_open(const sheaf_tls_options *options, sheaf_tls_side side,
                                                    const char *host, sheaf_tls_context **out, sheaf_problem *problem);
 void sheaf_tls_context_unref(sheaf_tls_context *context); /* NULL is fine */
+/* The same, once all configurations and streams of the context are gone: NNG frees them some time after they were given
+ * back, on a thread of its own, which must not happen while the process ends and OpenSSL with it. */
+void sheaf_tls_context_release(sheaf_tls_context *context);
 /* A configuration for NNG's tls+tcp dialers and listeners, sockets' or streams'. Free it with nng_tls_config_free. */
 SHEAF_MUST_USE sheaf_status sheaf_tls_context_configure(sheaf_tls_context *context, nng_tls_config **out,
                                                         sheaf_problem *problem);
