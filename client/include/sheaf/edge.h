@@ -207,7 +207,7 @@ typedef enum {
     SHEAF_EDGE_STOPPED          /* as asked; a new object over the same storage goes on */
 } sheaf_edge_state;
 
-#define SHEAF_EDGE_OBJECT_WORDS 1024u
+#define SHEAF_EDGE_OBJECT_WORDS 512u
 typedef struct {
     uint64_t opaque[SHEAF_EDGE_OBJECT_WORDS];
 } sheaf_edge;
