@@ -54,9 +54,14 @@ federation_options() {
     case "$RUN" in /*) ;; *) RUN=$PWD/$RUN ;; esac
 }
 
+# An example with options of its own defines federation_usage again, and ends it with federation_usage_common.
 federation_usage() {
     say "usage: $0 [--json] [--seed S] [--keep DIR]"
     say
+    federation_usage_common
+}
+
+federation_usage_common() {
     say "  --json      end with one JSON object on the last line"
     say "  --seed S    of the split, the first model and the training (default 1)"
     say "  --keep DIR  folder of the run; it must not exist (default build/runs/$NAME-SEED, made anew)"
