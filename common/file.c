@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -96,7 +97,8 @@ sheaf_status sheaf_file_read_at(int fd, void *out, size_t size, uint64_t offset,
 }
 
 sheaf_status sheaf_file_create(const char *path, unsigned mode, int *fd, sheaf_problem *problem) {
-    *fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, (mode_t)mode);
+    (void)unlink(path); /* a stale one may have a wider mode */
+    *fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, (mode_t)mode);
     return *fd < 0 ? sheaf_problem_errno(problem, "create", path) : SHEAF_OK;
 }
 
@@ -170,4 +172,16 @@ sheaf_status sheaf_file_read_whole(const char *path, size_t limit, sheaf_buffer 
 sheaf_status sheaf_file_remove(const char *path, sheaf_problem *problem) {
     if (unlink(path) != 0) return errno == ENOENT ? SHEAF_OK : sheaf_problem_errno(problem, "remove", path);
     return sheaf_file_sync_folder_of(path, problem);
+}
+
+sheaf_status sheaf_file_lock(const char *path, int *fd, sheaf_problem *problem) {
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (*fd < 0) return sheaf_problem_errno(problem, "open", path);
+    if (flock(*fd, LOCK_EX | LOCK_NB) == 0) return SHEAF_OK;
+    sheaf_status status = errno == EWOULDBLOCK
+                              ? sheaf_problem_set(problem, SHEAF_E_EXISTS, "%s: another process works here", path)
+                              : sheaf_problem_errno(problem, "lock", path);
+    close(*fd);
+    *fd = -1;
+    return status;
 }

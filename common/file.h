@@ -33,10 +33,13 @@ SHEAF_MUST_USE sheaf_status sheaf_file_write_at(int fd, sheaf_span bytes, uint64
 /* Exactly `size` bytes; SHEAF_E_TRUNCATED when the file ends before. */
 SHEAF_MUST_USE sheaf_status sheaf_file_read_at(int fd, void *out, size_t size, uint64_t offset, const char *path,
                                                sheaf_problem *problem);
-/* Creates `path` for reading and writing, empty; SHEAF_E_EXISTS is avoided by truncating. */
+/* Creates `path` for reading and writing, empty and with this mode; what stood there is removed first. */
 SHEAF_MUST_USE sheaf_status sheaf_file_create(const char *path, unsigned mode, int *fd, sheaf_problem *problem);
 /* Makes a finished temporary file durable under its final name: fsync, rename, fsync of the folder. */
 SHEAF_MUST_USE sheaf_status sheaf_file_publish(int fd, const char *temporary, const char *path, sheaf_problem *problem);
 /* Removes a file durably; fine if it is not there. */
 SHEAF_MUST_USE sheaf_status sheaf_file_remove(const char *path, sheaf_problem *problem);
 SHEAF_MUST_USE sheaf_status sheaf_file_sync_folder_of(const char *path, sheaf_problem *problem);
+/* Takes the lock file `path` for this process, or SHEAF_E_EXISTS at once when somebody has it. Closing *fd frees it, and
+ * so does the end of the process. */
+SHEAF_MUST_USE sheaf_status sheaf_file_lock(const char *path, int *fd, sheaf_problem *problem);

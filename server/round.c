@@ -161,6 +161,7 @@ static sheaf_status step(sheaf_round *round) {
 uint64_t sheaf_round_settle(sheaf_round *round) {
     uint64_t now = sheaf_now_ns();
     if (has_lost_an_update(round)) return SHEAF_NEVER_NS;
+    if (now >= round->add_again_ns && sheaf_round_add_again(round)) round->add_again_ns = now + RETRY_AFTER_NS;
     if (now < round->retry_ns) return round->retry_ns;
     uint64_t quiet_ns = round->parts.config->progress_s * SECOND_NS;
     uint32_t expired = now > quiet_ns ? sheaf_uploads_expire(round->parts.uploads, now - quiet_ns) : 0;
@@ -174,7 +175,8 @@ uint64_t sheaf_round_settle(sheaf_round *round) {
             return round->retry_ns;
         }
     }
-    return round->state == COLLECTING ? patience_ns(round) : SHEAF_NEVER_NS;
+    uint64_t wake_ns = round->state == COLLECTING ? patience_ns(round) : SHEAF_NEVER_NS;
+    return now < round->add_again_ns && round->add_again_ns < wake_ns ? round->add_again_ns : wake_ns;
 }
 
 sheaf_status sheaf_round_validate(const sheaf_round *round, const char *payload_type, sheaf_span payload,
@@ -187,5 +189,7 @@ sheaf_status sheaf_round_job_ended(const sheaf_round *round) {
 }
 
 int sheaf_round_everyone_knows(const sheaf_round *round) {
-    return round->state == ENDED && sheaf_cohort_told_end(round->cohort) == sheaf_cohort_count(round->cohort);
+    /* After a restart nobody remembers who was told. */
+    return round->state == ENDED && !round->was_ended &&
+           sheaf_cohort_told_end(round->cohort) == sheaf_cohort_count(round->cohort);
 }

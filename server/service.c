@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "common/log.h"
 #include "server/handle.h"
@@ -16,6 +17,7 @@ typedef struct {
 struct sheaf_service {
     const sheafd_config *config;
     sheaf_handlers handlers; /* what workers see */
+    int lock;                /* on the state folder */
     sheaf_signer *signer;
     sheaf_certificate *certificate;
     const sheaf_transport *carrier;
@@ -155,13 +157,26 @@ static sheaf_status listen_for_devices(sheaf_service *service, sheaf_problem *pr
     return status == SHEAF_OK ? write_address(service, problem) : status;
 }
 
+/* Two services on one state would each release the same rounds. */
+static sheaf_status take_state(sheaf_service *service, sheaf_problem *problem) {
+    char path[SHEAF_PATH_BYTES];
+    const char *state = service->config->server.state;
+    sheaf_status status = sheaf_file_make_folder(state, problem);
+    if (status == SHEAF_OK) status = sheaf_path_join(path, state, "lock", problem);
+    if (status == SHEAF_OK) status = sheaf_file_lock(path, &service->lock, problem);
+    if (status == SHEAF_E_EXISTS)
+        return sheaf_problem_set(problem, status, "server.state: %s: another sheafd works in this folder", state);
+    return status;
+}
+
 sheaf_status sheaf_service_open(const sheafd_config *config, sheaf_service **out, sheaf_problem *problem) {
     *out = NULL;
     sheaf_service *service = calloc(1, sizeof *service);
     if (service == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "no memory for the service");
     service->config = config;
+    service->lock = -1;
     sheaf_status status = open_identity(service, problem);
-    if (status == SHEAF_OK) status = sheaf_file_make_folder(config->server.state, problem);
+    if (status == SHEAF_OK) status = take_state(service, problem);
     if (status == SHEAF_OK) status = open_workers(service, problem);
     if (status == SHEAF_OK) status = open_jobs(service, problem);
     if (status == SHEAF_OK) status = listen_for_devices(service, problem);
@@ -220,5 +235,6 @@ void sheaf_service_close(sheaf_service *service) {
     sheaf_request_pool_free(service->pool);
     sheaf_signer_free(service->signer);
     sheaf_certificate_unref(service->certificate);
+    if (service->lock >= 0) close(service->lock);
     free(service);
 }

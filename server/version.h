@@ -21,9 +21,11 @@ typedef struct {
 
 void sheaf_shelf_init(sheaf_shelf *shelf);
 void sheaf_shelf_fini(sheaf_shelf *shelf);
-/* Takes over the model (cleared in the caller's hands) and makes it the current version. */
-SHEAF_MUST_USE sheaf_status sheaf_shelf_put(sheaf_shelf *shelf, sheaf_model *model,
-                                            const uint8_t digest[SHEAF_DIGEST_BYTES]);
+/* A version that is on no shelf yet, with one reference; takes over the model (cleared in the caller's hands). */
+SHEAF_MUST_USE sheaf_status sheaf_version_make(sheaf_model *model, const uint8_t digest[SHEAF_DIGEST_BYTES],
+                                               sheaf_version **out);
+/* Makes it the current version; the shelf takes over the reference. Cannot fail, so it may follow a commit. */
+void sheaf_shelf_put(sheaf_shelf *shelf, sheaf_version *version);
 /* The current version, with a reference; NULL before the first. */
 sheaf_version *sheaf_shelf_take(sheaf_shelf *shelf);
 void sheaf_shelf_drop(sheaf_shelf *shelf, sheaf_version *version);

@@ -56,13 +56,16 @@ void sheaf_request_reply(sheaf_request *request, const sheaf_v1_Reply *reply, sh
     give_back(request);
 }
 
+void sheaf_request_fill_refusal(sheaf_v1_Refusal *out, sheaf_status reason, const char *detail) {
+    out->status = (uint32_t)reason;
+    (void)snprintf(out->reason, sizeof out->reason, "%s", sheaf_status_name(reason));
+    (void)snprintf(out->detail, sizeof out->detail, "%s", detail == NULL ? sheaf_status_text(reason) : detail);
+}
+
 void sheaf_request_refuse(sheaf_request *request, sheaf_status reason, const char *detail, sheaf_buffer *scratch) {
     sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
     reply.which_body = sheaf_v1_Reply_refusal_tag;
-    reply.body.refusal.status = (uint32_t)reason;
-    (void)snprintf(reply.body.refusal.reason, sizeof reply.body.refusal.reason, "%s", sheaf_status_name(reason));
-    (void)snprintf(reply.body.refusal.detail, sizeof reply.body.refusal.detail, "%s",
-                   detail == NULL ? sheaf_status_text(reason) : detail);
+    sheaf_request_fill_refusal(&reply.body.refusal, reason, detail);
     sheaf_request_reply(request, &reply, sheaf_span_of(NULL, 0), scratch);
 }
 

@@ -46,6 +46,8 @@ sheaf_request *sheaf_request_take(sheaf_request_pool *pool);
 /* Sends the reply and gives the request back to its pool. */
 void sheaf_request_reply(sheaf_request *request, const sheaf_v1_Reply *reply, sheaf_span payload,
                          sheaf_buffer *scratch);
+/* Number, name and text of a refusal; `detail` NULL: the status's own text. */
+void sheaf_request_fill_refusal(sheaf_v1_Refusal *out, sheaf_status reason, const char *detail);
 /* The replies that need only a word. */
 void sheaf_request_refuse(sheaf_request *request, sheaf_status reason, const char *detail, sheaf_buffer *scratch);
 void sheaf_request_wait(sheaf_request *request, sheaf_status why, uint32_t retry_ms, sheaf_buffer *scratch);

@@ -70,6 +70,22 @@ sheaf_status sheaf_round_stage_update(sheaf_round *round, sheaf_request *request
     return SHEAF_OK;
 }
 
+/* The payload itself is not what was accepted; anything else (no descriptors, a disk that stutters) may pass. */
+static int is_lost(sheaf_status status) {
+    return status < 200 || status == SHEAF_E_CORRUPT || status == SHEAF_E_NOT_FOUND;
+}
+
+static void note_failed_addition(sheaf_round *round, addition *add, sheaf_status status, const char *reason) {
+    int lost = is_lost(status);
+    sheaf_log(SHEAF_LOG_ERROR, lost ? "accepted_update_lost" : "addition_failed",
+              "job=%s round=%" PRIu64 " client=%s status=%s reason=\"%s\"", round->parts.config->name, add->number,
+              add->client, sheaf_status_name(status), reason);
+    if (lost)
+        atomic_store(&round->addition_failed, (int)status);
+    else
+        atomic_store(&add->again, 1);
+}
+
 static void run_addition(sheaf_task *task, sheaf_buffer *scratch) {
     (void)scratch;
     addition *add = (addition *)task;
@@ -85,13 +101,20 @@ static void run_addition(sheaf_task *task, sheaf_buffer *scratch) {
     }
     if (status == SHEAF_OK) status = sheaf_aggregator_add(round->aggregator, add->encoding, payload, add->weight);
     sheaf_spool_unmap(payload);
-    if (status != SHEAF_OK) {
-        sheaf_log(SHEAF_LOG_ERROR, "accepted_update_lost", "job=%s round=%" PRIu64 " client=%s status=%s reason=\"%s\"",
-                  round->parts.config->name, add->number, add->client, sheaf_status_name(status), problem.text);
-        atomic_store(&round->addition_failed, (int)status);
-    }
-    atomic_fetch_sub(&round->adding, 1);
+    if (status != SHEAF_OK) note_failed_addition(round, add, status, problem.text);
+    /* Last, for after it the round may go on without looking at this addition again. */
+    if (status == SHEAF_OK || is_lost(status)) atomic_fetch_sub(&round->adding, 1);
     sheaf_queue_wake(round->parts.events);
+}
+
+int sheaf_round_add_again(sheaf_round *round) {
+    int found = 0;
+    for (uint32_t i = 0; i < round->accepted; i++) {
+        if (!atomic_exchange(&round->additions[i].again, 0)) continue;
+        sheaf_queue_push(round->parts.workers, &round->additions[i].task);
+        found = 1;
+    }
+    return found;
 }
 
 /* Counts a durable update and hands it to the workers. */

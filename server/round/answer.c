@@ -13,7 +13,7 @@ uint32_t sheaf_round_retry_ms(const sheaf_round *round) {
 
 void sheaf_round_note_move(sheaf_round *round) { atomic_store(round->parts.moved_ns, sheaf_now_ns()); }
 
-void sheaf_round_refuse(sheaf_round *round, sheaf_request *request, sheaf_status reason, const char *detail,
+void refuse(sheaf_round *round, sheaf_request *request, sheaf_status reason, const char *detail,
                         sheaf_buffer *scratch) {
     sheaf_refusals_note(round->parts.refusals, reason, request->message.job, request->message.client, detail);
     sheaf_request_refuse(request, reason, detail, scratch);
@@ -32,7 +32,7 @@ sheaf_status sheaf_round_tell_cohort_full(sheaf_round *round, sheaf_request *req
 }
 
 sheaf_status sheaf_round_refuse_ahead(sheaf_round *round, sheaf_request *request, sheaf_buffer *scratch) {
-    sheaf_round_refuse(round, request, SHEAF_E_ROUND,
+    refuse(round, request, SHEAF_E_ROUND,
                        "the device has receipts for rounds that this job has not reached; its state is of another run",
                        scratch);
     return SHEAF_OK;
@@ -71,11 +71,27 @@ sheaf_status sheaf_round_note_progress(sheaf_round *round, sheaf_request *reques
     return SHEAF_OK;
 }
 
+static void fill_receipt(sheaf_v1_Receipt *out, const sheaf_receipt_row *receipt) {
+    FILL(out->statement, sheaf_span_of(receipt->statement, receipt->statement_size));
+    FILL(out->signature, sheaf_span_of(receipt->signature, receipt->signature_size));
+}
+
 void sheaf_round_tell_receipt(sheaf_request *request, const sheaf_receipt_row *receipt, sheaf_buffer *scratch) {
     sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
     reply.which_body = sheaf_v1_Reply_receipt_tag;
-    FILL(reply.body.receipt.statement, sheaf_span_of(receipt->statement, receipt->statement_size));
-    FILL(reply.body.receipt.signature, sheaf_span_of(receipt->signature, receipt->signature_size));
+    fill_receipt(&reply.body.receipt, receipt);
+    sheaf_request_reply(request, &reply, sheaf_span_of(NULL, 0), scratch);
+}
+
+/* The device is told which of its updates counts. */
+static void refuse_conflict(sheaf_round *round, sheaf_request *request, const sheaf_receipt_row *receipt,
+                            sheaf_buffer *scratch) {
+    sheaf_refusals_note(round->parts.refusals, SHEAF_E_CONFLICT, request->message.job, request->message.client, NULL);
+    sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
+    reply.which_body = sheaf_v1_Reply_refusal_tag;
+    sheaf_request_fill_refusal(&reply.body.refusal, SHEAF_E_CONFLICT, NULL);
+    reply.body.refusal.has_receipt = true;
+    fill_receipt(&reply.body.refusal.receipt, receipt);
     sheaf_request_reply(request, &reply, sheaf_span_of(NULL, 0), scratch);
 }
 
@@ -109,13 +125,13 @@ static int answered_from_memory(sheaf_round *round, sheaf_request *request, shea
     } else if (memcmp(receipt.payload_digest, statement->payload_digest, SHEAF_DIGEST_BYTES) == 0) {
         sheaf_round_tell_receipt(request, &receipt, scratch);
     } else {
-        sheaf_round_refuse(round, request, SHEAF_E_CONFLICT, NULL, scratch);
+        refuse_conflict(round, request, &receipt, scratch);
     }
     return 1;
 }
 
 sheaf_status sheaf_round_refuse_late_offer(sheaf_round *round, sheaf_request *request, sheaf_buffer *scratch) {
-    if (!answered_from_memory(round, request, scratch)) sheaf_round_refuse(round, request, SHEAF_E_LATE, NULL, scratch);
+    if (!answered_from_memory(round, request, scratch)) refuse(round, request, SHEAF_E_LATE, NULL, scratch);
     return SHEAF_OK;
 }
 
@@ -126,7 +142,7 @@ sheaf_status sheaf_round_judge_offer(sheaf_round *round, sheaf_request *request,
     sheaf_status status = sheaf_offer_judge(&request->statement, &terms);
     if (status == SHEAF_OK && admit(round, request->statement.client) == NULL) status = SHEAF_E_COHORT_FULL;
     if (status != SHEAF_OK) {
-        sheaf_round_refuse(round, request, status, NULL, scratch);
+        refuse(round, request, status, NULL, scratch);
         return SHEAF_OK;
     }
     uint64_t next_offset = 0;
@@ -152,6 +168,6 @@ sheaf_status sheaf_round_judge_offer(sheaf_round *round, sheaf_request *request,
 
 sheaf_status sheaf_round_refuse_late_update(sheaf_round *round, sheaf_request *request, sheaf_buffer *scratch) {
     sheaf_upload_drop(request->upload);
-    sheaf_round_refuse(round, request, SHEAF_E_LATE, NULL, scratch);
+    refuse(round, request, SHEAF_E_LATE, NULL, scratch);
     return SHEAF_OK;
 }

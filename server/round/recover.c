@@ -40,7 +40,9 @@ static sheaf_status load_model(sheaf_round *round, const sheaf_job_row *job, she
     if (status != SHEAF_OK) return status;
     sheaf_model model;
     status = sheaf_checkpoint_load(round->parts.folder, digest, round->parts.model_bytes_max, &model, problem);
-    if (status == SHEAF_OK) status = sheaf_shelf_put(round->parts.shelf, &model, digest);
+    sheaf_version *version = NULL;
+    if (status == SHEAF_OK) status = sheaf_version_make(&model, digest, &version);
+    if (status == SHEAF_OK) sheaf_shelf_put(round->parts.shelf, version);
     sheaf_model_free(&model);
     return status;
 }
@@ -156,6 +158,7 @@ static sheaf_status begin(sheaf_round *round, sheaf_problem *problem) {
     if (job.ended != SHEAF_AGAIN) {
         round->state = ENDED;
         round->ended = job.ended;
+        round->was_ended = 1;
         return SHEAF_OK;
     }
     if (round->row.round == 0 || round->row.outcome == SHEAF_ROUND_RELEASED) {

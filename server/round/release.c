@@ -57,11 +57,9 @@ sheaf_status sheaf_round_fail_attempt(sheaf_round *round, sheaf_request *request
 static void prune(sheaf_round *round) {
     const sheafd_job_config *config = round->parts.config;
     sheaf_problem problem;
-    uint64_t now = round->row.round;
-    if (now > config->retain.payload_rounds &&
-        sheaf_spool_remove(round->parts.spool, now - config->retain.payload_rounds, &problem) != SHEAF_OK) {
+    uint64_t now = round->row.round, rounds = config->retain.payload_rounds;
+    if (now > rounds && sheaf_spool_prune(round->parts.spool, now - rounds + 1, &problem) != SHEAF_OK)
         sheaf_log(SHEAF_LOG_WARNING, "prune_failed", "reason=\"%s\"", problem.text);
-    }
     if (config->retain.models == 0 || now <= config->retain.models) return;
     sheaf_round_row old, kept;
     if (sheaf_database_round_released(round->parts.database, round->job_id, now - config->retain.models, &old,
@@ -75,20 +73,34 @@ static void prune(sheaf_round *round) {
         sheaf_log(SHEAF_LOG_WARNING, "prune_failed", "reason=\"%s\"", problem.text);
 }
 
-/* reduce -> optimizer -> checkpoint -> commit point -> broadcast */
+/* reduce -> optimizer: the next version, complete in memory. */
+static sheaf_status make_next(sheaf_round *round, const sheaf_version *base, sheaf_version **next,
+                              sheaf_problem *problem) {
+    sheaf_model model = {0};
+    uint8_t digest[SHEAF_DIGEST_BYTES];
+    sheaf_status status = sheaf_model_copy(&base->model, &model);
+    if (status == SHEAF_OK) status = sheaf_aggregator_apply(round->aggregator, &base->model, &model, problem);
+    if (status == SHEAF_OK) status = sheaf_model_digest(&model, digest);
+    if (status == SHEAF_OK) status = sheaf_version_make(&model, digest, next);
+    sheaf_model_free(&model);
+    return status;
+}
+
+/* checkpoint -> commit point -> broadcast */
 static sheaf_status release_model(sheaf_round *round, const sheaf_version *base, sheaf_problem *problem) {
-    sheaf_model next = {0};
-    sheaf_status status = sheaf_model_copy(&base->model, &next);
-    if (status == SHEAF_OK) status = sheaf_aggregator_apply(round->aggregator, &base->model, &next, problem);
-    if (status == SHEAF_OK) status = sheaf_model_digest(&next, round->row.model);
-    if (status == SHEAF_OK) {
-        status = sheaf_checkpoint_save(round->parts.folder, &next, round->row.model, round->parts.config->tenant,
-                                       round->parts.config->name, round->row.round, problem);
-    }
+    const sheafd_job_config *config = round->parts.config;
+    sheaf_version *next = NULL;
+    sheaf_status status = make_next(round, base, &next, problem);
+    if (status != SHEAF_OK) return status;
+    memcpy(round->row.model, next->digest, SHEAF_DIGEST_BYTES);
     close_row(round, SHEAF_ROUND_RELEASED, SHEAF_OK);
+    status = sheaf_checkpoint_save(round->parts.folder, &next->model, next->digest, config->tenant, config->name,
+                                   round->row.round, problem);
     if (status == SHEAF_OK) status = commit_close(round, problem);
-    if (status == SHEAF_OK) status = sheaf_shelf_put(round->parts.shelf, &next, round->row.model);
-    sheaf_model_free(&next);
+    if (status == SHEAF_OK)
+        sheaf_shelf_put(round->parts.shelf, next);
+    else
+        sheaf_shelf_drop(round->parts.shelf, next);
     return status;
 }
 

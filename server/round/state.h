@@ -29,7 +29,8 @@ typedef struct {
     uint64_t payload_bytes;
     int64_t weight;
     uint8_t payload_digest[SHEAF_DIGEST_BYTES];
-    int recovered; /* compare the digest first: the disk may have changed since it was accepted */
+    _Atomic int again; /* it failed in a way that may pass: try again */
+    int recovered;     /* compare the digest first: the disk may have changed since it was accepted */
 } addition;
 
 typedef struct {
@@ -53,9 +54,11 @@ struct sheaf_round {
     _Atomic int addition_failed; /* a sheaf_status */
     staged_update *staged;       /* accepted in this batch, not yet committed */
     size_t staged_count, staged_capacity;
-    uint64_t joined_ns; /* when the first device of this attempt came; SHEAF_NEVER_NS before */
-    uint64_t retry_ns;  /* after a failure of the world: not before then */
+    uint64_t joined_ns;    /* when the first device of this attempt came; SHEAF_NEVER_NS before */
+    uint64_t add_again_ns; /* when additions that failed are tried again */
+    uint64_t retry_ns;     /* after a failure of the world: not before then */
     sheaf_status ended;
+    int was_ended; /* already when the service started */
 };
 
 /* Actions answer the request if there is one. A status that is not OK keeps the state; the clock tries again later. */
@@ -85,6 +88,8 @@ void sheaf_round_tell_receipt(sheaf_request *request, const sheaf_receipt_row *r
 void sheaf_round_commit_staged(sheaf_round *round, sheaf_buffer *scratch);
 /* Counts a durable update and hands it to the workers. */
 void sheaf_round_count_update(sheaf_round *round, const sheaf_update_statement *statement, double loss, int recovered);
+/* Hands failed additions to the workers again; 1 when there were any. */
+int sheaf_round_add_again(sheaf_round *round);
 void sheaf_round_set_plan(sheaf_round *round, sheaf_plan plan);
 SHEAF_MUST_USE sheaf_status sheaf_round_fail_attempt_as(sheaf_round *round, sheaf_status reason);
 SHEAF_MUST_USE sheaf_status sheaf_round_end_job_as(sheaf_round *round, sheaf_status why);

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -72,6 +73,17 @@ sheaf_status sheaf_spool_map_fd(int fd, uint64_t bytes, sheaf_span *out, sheaf_p
     return SHEAF_OK;
 }
 
+/* Brings the payload into the page cache by plain reads: a bad block is then a status, and not a SIGBUS of the map. */
+static sheaf_status read_through(int fd, uint64_t bytes, const char *path, sheaf_problem *problem) {
+    uint8_t block[65536];
+    sheaf_status status = SHEAF_OK;
+    for (uint64_t at = 0; status == SHEAF_OK && at < bytes; at += sizeof block) {
+        size_t size = bytes - at < sizeof block ? (size_t)(bytes - at) : sizeof block;
+        status = sheaf_file_read_at(fd, block, size, at, path, problem);
+    }
+    return status;
+}
+
 sheaf_status sheaf_spool_map(const sheaf_spool *spool, uint64_t round, const char *client, uint64_t bytes,
                              sheaf_span *out, sheaf_problem *problem) {
     char path[SHEAF_PATH_BYTES];
@@ -79,7 +91,8 @@ sheaf_status sheaf_spool_map(const sheaf_spool *spool, uint64_t round, const cha
     if (status != SHEAF_OK) return status;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) return sheaf_problem_errno(problem, "open", path);
-    status = sheaf_spool_map_fd(fd, bytes, out, problem);
+    status = read_through(fd, bytes, path, problem);
+    if (status == SHEAF_OK) status = sheaf_spool_map_fd(fd, bytes, out, problem);
     if (status != SHEAF_OK) (void)sheaf_problem_prefix(problem, "%s", path);
     close(fd);
     return status;
@@ -94,16 +107,30 @@ void sheaf_spool_unmap(sheaf_span mapped) {
     (void)munmap(address.plain, mapped.size);
 }
 
-sheaf_status sheaf_spool_remove(const sheaf_spool *spool, uint64_t round, sheaf_problem *problem) {
+static sheaf_status remove_round(const sheaf_spool *spool, uint64_t round, sheaf_problem *problem) {
     char folder[SHEAF_PATH_BYTES];
     sheaf_status status = round_folder(spool, round, folder, problem);
     if (status != SHEAF_OK) return status;
     DIR *listing = opendir(folder);
-    if (listing == NULL) return errno == ENOENT ? SHEAF_OK : sheaf_problem_errno(problem, "list", folder);
+    if (listing == NULL) return sheaf_problem_errno(problem, "list", folder);
     for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
         if (entry->d_name[0] != '.') (void)unlinkat(dirfd(listing), entry->d_name, 0);
     }
     closedir(listing);
-    /* No sync: payloads that come back after a power cut are removed when the next round is. */
+    /* No sync: payloads that come back after a power cut are removed by the next prune. */
     return rmdir(folder) == 0 ? SHEAF_OK : sheaf_problem_errno(problem, "remove", folder);
+}
+
+sheaf_status sheaf_spool_prune(const sheaf_spool *spool, uint64_t first_kept, sheaf_problem *problem) {
+    DIR *listing = opendir(spool->folder);
+    if (listing == NULL) return sheaf_problem_errno(problem, "list", spool->folder);
+    sheaf_status status = SHEAF_OK;
+    for (struct dirent *entry = readdir(listing); status == SHEAF_OK && entry != NULL; entry = readdir(listing)) {
+        char *end = NULL;
+        uint64_t round = strtoull(entry->d_name, &end, 10);
+        int is_round = entry->d_name[0] >= '0' && entry->d_name[0] <= '9' && *end == '\0';
+        if (is_round && round < first_kept) status = remove_round(spool, round, problem);
+    }
+    closedir(listing);
+    return status;
 }

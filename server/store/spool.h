@@ -32,5 +32,5 @@ SHEAF_MUST_USE sheaf_status sheaf_spool_map(const sheaf_spool *spool, uint64_t r
 /* The same for a file that is still open under its .part name. */
 SHEAF_MUST_USE sheaf_status sheaf_spool_map_fd(int fd, uint64_t bytes, sheaf_span *out, sheaf_problem *problem);
 void sheaf_spool_unmap(sheaf_span mapped);
-/* Removes all payloads of a round; fine if there are none. */
-SHEAF_MUST_USE sheaf_status sheaf_spool_remove(const sheaf_spool *spool, uint64_t round, sheaf_problem *problem);
+/* Removes all payloads of all rounds before `first_kept`, also those that a crash left behind. */
+SHEAF_MUST_USE sheaf_status sheaf_spool_prune(const sheaf_spool *spool, uint64_t first_kept, sheaf_problem *problem);

@@ -1,9 +1,7 @@
 #include "client/port/posix/slots.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #define SLOT_MODE 0600u
@@ -58,11 +56,9 @@ static sheaf_status take_lock(sheaf_slots *slots, const char *folder, sheaf_prob
     char path[SHEAF_PATH_BYTES];
     sheaf_status status = sheaf_path_join(path, folder, "lock", problem);
     if (status != SHEAF_OK) return status;
-    slots->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, SLOT_MODE);
-    if (slots->lock < 0) return sheaf_problem_errno(problem, "open", path);
-    if (flock(slots->lock, LOCK_EX | LOCK_NB) == 0) return SHEAF_OK;
-    if (errno != EWOULDBLOCK) return sheaf_problem_errno(problem, "lock", path);
-    return sheaf_problem_set(problem, SHEAF_E_EXISTS, "%s: the state folder is in use by another process", folder);
+    status = sheaf_file_lock(path, &slots->lock, problem);
+    if (status != SHEAF_E_EXISTS) return status;
+    return sheaf_problem_set(problem, status, "%s: the state folder is in use by another process", folder);
 }
 
 static sheaf_status name_slot(sheaf_slot *slot, const char *folder, const char *name, sheaf_problem *problem) {

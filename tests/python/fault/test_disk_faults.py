@@ -18,7 +18,7 @@ FAULTS = [
     ("write:1:ENOSPC:*", "*/models/*", "no_space"), ("write:1:short:*", "*/models/*", None), ("fsync:1:EIO:*", "*/models/*", "disk"),
     ("open:1:EACCES:*", "*/models/*.new", "permission"), ("rename:1:ENOSPC:*", "*/models/*", "no_space"),
     ("write:1:ENOSPC:*", "*/state.db-wal", "database"), ("write:1:EIO:*", "*/state.db-wal", "database"),
-    ("fdatasync:1:EIO:*", "*/state.db-wal", "database"),
+    ("fdatasync:1:EIO:*", "*/state.db-wal", "database"), ("open:1:EIO:*", "*/spool/*.update", "disk"),
 ]
 
 

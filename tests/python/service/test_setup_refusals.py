@@ -125,6 +125,19 @@ class Setup(unittest.TestCase):
             path = self.broken_config("tls+tcp://127.0.0.1:0", f"tls+tcp://127.0.0.1:{busy.getsockname()[1]}")
             self.refused(4, "address_in_use", command=[SHEAFD, "--config", path])
 
+    def test_a_second_service_on_the_same_state(self):
+        fleet = Fleet(devices=1, rounds=1)
+        self.addCleanup(fleet.close)
+        fleet.start_server()
+        path = os.path.join(fleet.folder, "second.yaml")
+        with open(fleet.config, encoding="utf-8") as file:
+            text = file.read()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text.replace(fleet.settings["listen"], "tls+tcp://127.0.0.1:0"))
+        self.refused(4, "another sheafd works in this folder", command=[SHEAFD, "--config", path])
+        fleet.start_device("d00")
+        fleet.finish()
+
     def test_a_config_with_an_unknown_key_names_file_line_and_key(self):
         path = self.broken_config("    rounds:", "    ruonds: 1\n    rounds:")
         with open(path, encoding="utf-8") as file:

@@ -86,9 +86,31 @@ static void a_link_is_not_followed_when_a_file_is_made(void **state) {
     (void)state;
     int fd = -1;
     assert_int_equal(symlink("/tmp/sheaf-must-not-be-made", path), 0);
-    assert_int_not_equal(sheaf_file_create(path, 0600, &fd, &problem), SHEAF_OK);
-    assert_int_equal(fd, -1);
+    assert_int_equal(sheaf_file_create(path, 0600, &fd, &problem), SHEAF_OK);
+    close(fd);
     assert_int_equal(access("/tmp/sheaf-must-not-be-made", F_OK), -1);
+}
+
+static void a_stale_file_does_not_lend_its_mode_to_a_new_one(void **state) {
+    (void)state;
+    int fd = open(path, O_WRONLY | O_CREAT, 0600);
+    struct stat info;
+    assert_true(fd >= 0 && fchmod(fd, 0644) == 0);
+    close(fd);
+    assert_int_equal(sheaf_file_create(path, 0600, &fd, &problem), SHEAF_OK);
+    assert_true(fstat(fd, &info) == 0 && (info.st_mode & 0777) == 0600);
+    close(fd);
+}
+
+static void a_lock_is_had_by_one_at_a_time(void **state) {
+    (void)state;
+    int first = -1, second = -1;
+    assert_int_equal(sheaf_file_lock(path, &first, &problem), SHEAF_OK);
+    assert_int_equal(sheaf_file_lock(path, &second, &problem), SHEAF_E_EXISTS);
+    assert_int_equal(second, -1);
+    close(first);
+    assert_int_equal(sheaf_file_lock(path, &second, &problem), SHEAF_OK);
+    close(second);
 }
 
 static void read_whole_refuses_more_than_the_limit(void **state) {
@@ -193,6 +215,8 @@ int main(void) {
         FILE_TEST(replace_puts_the_new_content_in_place_of_the_old),
         FILE_TEST(a_temporary_file_left_by_a_crash_is_no_obstacle),
         FILE_TEST(a_link_is_not_followed_when_a_file_is_made),
+        FILE_TEST(a_stale_file_does_not_lend_its_mode_to_a_new_one),
+        FILE_TEST(a_lock_is_had_by_one_at_a_time),
         FILE_TEST(read_whole_refuses_more_than_the_limit),
         FILE_TEST(read_whole_names_what_is_missing_or_no_file),
         FILE_TEST(bytes_are_written_and_read_at_their_offset),

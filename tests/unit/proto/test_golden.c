@@ -240,6 +240,20 @@ static sheaf_status make_refusal(sheaf_buffer *out) {
     memcpy(reply.body.refusal.detail, "not over these bytes", sizeof "not over these bytes");
     return frame_of(&reply, out);
 }
+
+static sheaf_status make_refusal_conflict(sheaf_buffer *out) {
+    sheaf_v1_Reply reply = reply_of(sheaf_v1_Reply_refusal_tag);
+    reply.body.refusal.status = SHEAF_E_CONFLICT;
+    memcpy(reply.body.refusal.reason, "conflict", sizeof "conflict");
+    memcpy(reply.body.refusal.detail, "another one counts", sizeof "another one counts");
+    sheaf_v1_Receipt *receipt = &reply.body.refusal.receipt;
+    reply.body.refusal.has_receipt = true;
+    memcpy(receipt->statement.bytes, "what counts", 11);
+    receipt->statement.size = 11;
+    memcpy(receipt->signature.bytes, "signed", 6);
+    receipt->signature.size = 6;
+    return frame_of(&reply, out);
+}
 static sheaf_status make_job_end(sheaf_buffer *out) {
     sheaf_v1_Reply reply = reply_of(sheaf_v1_Reply_end_tag);
     reply.body.end.rounds = 30;
@@ -271,6 +285,7 @@ static const struct {
     {"reply_upload.bin", make_upload},
     {"reply_receipt.bin", make_receipt_reply},
     {"reply_refusal.bin", make_refusal},
+    {"reply_refusal_conflict.bin", make_refusal_conflict},
     {"reply_job_end.bin", make_job_end},
 };
 #define GOLDEN_COUNT (sizeof golden / sizeof golden[0])
@@ -344,7 +359,7 @@ static void frames_lose_nothing_in_reading(void **state) {
         frame_survives(golden[i].file);
         frames++;
     }
-    assert_int_equal(frames, 16);
+    assert_int_equal(frames, 17);
 }
 
 static void every_cut_of_a_frame_header_is_refused(void **state) {

@@ -242,6 +242,8 @@ static void a_second_sending_gets_the_same_receipt_and_counts_once(void **state)
     assert_memory_equal(&first, &a->reply.body.receipt, sizeof first);
     assert_int_equal(device_send(a, &other), sheaf_v1_Reply_refusal_tag);
     assert_int_equal(device_told(a), SHEAF_E_CONFLICT);
+    assert_true(a->reply.body.refusal.has_receipt);
+    assert_memory_equal(&first, &a->reply.body.refusal.receipt, sizeof first);
     assert_true(device_await_round(b));
     device_update(b, 5.0f, 3, &u);
     assert_int_equal(device_send(b, &u), sheaf_v1_Reply_receipt_tag);

@@ -109,6 +109,8 @@ def replies(pb, parts):
         ("upload", pb.Reply(upload=pb.Upload(next_offset=8192)), b""),
         ("receipt", pb.Reply(receipt=pb.Receipt(statement=parts["receipt"], signature=signature)), b""),
         ("refusal", pb.Reply(refusal=pb.Refusal(status=113, reason="bad_signature", detail="not over these bytes")), b""),
+        ("refusal_conflict", pb.Reply(refusal=pb.Refusal(status=126, reason="conflict", detail="another one counts",
+                                                         receipt=pb.Receipt(statement=b"what counts", signature=b"signed"))), b""),
         ("job_end", pb.Reply(end=pb.JobEnd(status=0, rounds=30, model_digest=pattern(2, 32))), b""),
     ]
 
