@@ -254,8 +254,10 @@ federation_baseline() { # EPOCHS
 }
 
 federation_result() {
+    local model
+    "$BIN/server/sheaf" job watch --state "$RUN/state" --job "$TENANT/$NAME" --json >"$RUN/rounds.jsonl"
+    model=$(/usr/bin/python3 -B "$federation_root/examples/lib/result.py" --model "$RUN")
     # shellcheck disable=SC2046
-    "$BIN/server/sheaf" job watch --state "$RUN/state" --job "$TENANT/$NAME" --network "$RUN/network.yaml" \
-        $(federation_test_data) --json >"$RUN/rounds.jsonl"
+    "$BIN/server/sheaf" model evaluate "$RUN/network.yaml" "$model" $(federation_test_data) --json >"$RUN/result.json"
     JSON=$JSON /usr/bin/python3 -B "$federation_root/examples/lib/result.py" "$RUN" "$CLIENTS" "$SECONDS_OF_TRAINING"
 }

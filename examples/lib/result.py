@@ -1,5 +1,6 @@
 """Ends a run of an example: reads what `sheaf job watch --json` told, and says how it went and where everything lies.
 
+    result.py --model RUN             prints where the final model lies
     result.py RUN CLIENTS SECONDS     JSON=1 in the environment: one JSON object on the last line
 """
 import json
@@ -21,7 +22,7 @@ def summary(run, clients, seconds):
     return {
         "rounds": len(released),
         "clients": clients,
-        "accuracy": round(released[-1]["test_accuracy"], 6),
+        "accuracy": round(json.loads((run / "result.json").read_text())["accuracy"], 6),
         "baseline_accuracy": round(json.loads((run / "baseline.json").read_text())["accuracy"], 6),
         "model_digest": end["model_digest"],
         "seconds": seconds,
@@ -31,6 +32,9 @@ def summary(run, clients, seconds):
 
 
 def main():
+    if sys.argv[1] == "--model":
+        print(read_lines(pathlib.Path(sys.argv[2]) / "rounds.jsonl")[-1]["model"])
+        return 0
     run, clients, seconds = pathlib.Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     result, model = summary(run, clients, seconds)
     print()
