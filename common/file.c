@@ -102,10 +102,15 @@ sheaf_status sheaf_file_create(const char *path, unsigned mode, int *fd, sheaf_p
     return *fd < 0 ? sheaf_problem_errno(problem, "create", path) : SHEAF_OK;
 }
 
+sheaf_status sheaf_file_swap(const char *temporary, const char *path, sheaf_problem *problem) {
+    return rename(temporary, path) == 0 ? SHEAF_OK
+                                        : sheaf_problem_errno(problem, "rename to its final name", temporary);
+}
+
 sheaf_status sheaf_file_publish(int fd, const char *temporary, const char *path, sheaf_problem *problem) {
     if (fsync(fd) != 0) return sheaf_problem_errno(problem, "sync", temporary);
-    if (rename(temporary, path) != 0) return sheaf_problem_errno(problem, "rename to its final name", temporary);
-    return sheaf_file_sync_folder_of(path, problem);
+    sheaf_status status = sheaf_file_swap(temporary, path, problem);
+    return status == SHEAF_OK ? sheaf_file_sync_folder_of(path, problem) : status;
 }
 
 sheaf_status sheaf_file_replace(const char *path, sheaf_span content, unsigned mode, sheaf_problem *problem) {

@@ -126,12 +126,18 @@ static sheaf_status open_jobs(sheaf_service *service, sheaf_problem *problem) {
     return SHEAF_OK;
 }
 
-/* Where scripts and people find the port that was chosen. */
+/* Where scripts and people find the port that was chosen; written anew at every start, so it is not synced. */
 static sheaf_status write_address(const sheaf_service *service, sheaf_problem *problem) {
-    char path[SHEAF_PATH_BYTES];
-    const char *url = sheaf_service_url(service);
-    sheaf_status status = sheaf_path_join(path, service->config->server.state, "address", problem);
-    return status == SHEAF_OK ? sheaf_file_replace(path, sheaf_span_of(url, strlen(url)), 0644, problem) : status;
+    char path[SHEAF_PATH_BYTES], draft[SHEAF_PATH_BYTES];
+    const char *url = sheaf_service_url(service), *state = service->config->server.state;
+    int fd = -1;
+    sheaf_status status = sheaf_path_join(path, state, "address", problem);
+    if (status == SHEAF_OK) status = sheaf_path_join(draft, state, "address.new", problem);
+    if (status == SHEAF_OK) status = sheaf_file_create(draft, 0644, &fd, problem);
+    if (status != SHEAF_OK) return status;
+    status = sheaf_file_write_at(fd, sheaf_span_of(url, strlen(url)), 0, draft, problem);
+    close(fd);
+    return status == SHEAF_OK ? sheaf_file_swap(draft, path, problem) : status;
 }
 
 static sheaf_status listen_for_devices(sheaf_service *service, sheaf_problem *problem) {

@@ -144,7 +144,8 @@ typedef struct {
     /* Offset 0 begins new content, further offsets follow without a hole. Until commit a power loss may leave anything
      * in MODEL and UPDATE (the core checks them by digest), but must leave the old STATE. */
     sheaf_status (*write)(sheaf_edge_slot slot, uint64_t offset, const uint8_t *data, size_t size, void *context);
-    /* What was written since offset 0 is now the content, and survives a power loss. STATE: all or nothing. */
+    /* What was written since offset 0 is now the content. UPDATE and STATE survive a power loss; STATE: all or nothing.
+     * MODEL need not: the core checks it by its digest and fetches it again. */
     sheaf_status (*commit)(sheaf_edge_slot slot, void *context);
     /* Fine if it is empty. */
     sheaf_status (*erase)(sheaf_edge_slot slot, void *context);

@@ -39,7 +39,10 @@ static sheaf_status slot_commit(sheaf_edge_slot which, void *context) {
     sheaf_slots *slots = context;
     sheaf_slot *slot = &slots->slots[which];
     if (slot->draft < 0) return sheaf_problem_set(&slots->problem, SHEAF_E_CLOSED, "%s: not begun", slot->draft_path);
-    sheaf_status status = sheaf_file_publish(slot->draft, slot->draft_path, slot->path, &slots->problem);
+    /* A model that a power loss damages fails its digest and is fetched again: that is cheaper than syncing each. */
+    sheaf_status status = which == SHEAF_EDGE_MODEL
+                              ? sheaf_file_swap(slot->draft_path, slot->path, &slots->problem)
+                              : sheaf_file_publish(slot->draft, slot->draft_path, slot->path, &slots->problem);
     close_and_forget(&slot->draft);
     close_and_forget(&slot->content);
     return status;

@@ -24,8 +24,7 @@ EDGE = os.path.join(service.BUILD, "client", "sheaf-edge")
 ROUNDS = 2
 
 # Syncs that no promise rests on, and why.
-HARMLESS = {"file state/model.new": "a model is fetched again by its digest",
-            "file state/trainer/parameters.safetensors.new": "written anew before every training",
+HARMLESS = {"file state/trainer/parameters.safetensors.new": "written anew before every training",
             "folder state/trainer": "written anew before every training"}
 
 TRAINER = '''

@@ -16,8 +16,7 @@ from power import Power  # noqa: E402
 LONG = os.environ.get("SHEAF_LONG", "") not in ("", "0")
 MODES = [("strict", 0), ("names", 0), ("mixed", 1), ("mixed", 2)]
 # Syncs that no promise rests on, and why.
-HARMLESS = {"file state/address.new": "the address is written anew at every start",
-            "file state/state.db-journal": "SQLite's undo of the first page of a new file, before anything is promised"}
+HARMLESS = {"file state/state.db-journal": "SQLite's undo of the first page of a new file, before anything is promised"}
 
 
 @unittest.skipIf(service.why_not(service.SHEAFD), service.why_not(service.SHEAFD))
