@@ -247,6 +247,17 @@ static int no_passphrase(char *buffer, int size, int writing, void *unused) {
     return -1;
 }
 
+/* OpenSSL reads the extensions of a certificate at its first use, and all connections share the authorities: so their
+ * first use is here, on one thread. One whose extensions are broken is refused in every handshake. */
+static void read_extensions_now(const SSL_CTX *ssl) {
+    const STACK_OF(X509_OBJECT) *objects = X509_STORE_get0_objects(SSL_CTX_get_cert_store(ssl));
+    for (int i = 0; i < sk_X509_OBJECT_num(objects); i++) {
+        X509 *authority = X509_OBJECT_get0_X509(sk_X509_OBJECT_value(objects, i));
+        if (authority != NULL) (void)X509_check_purpose(authority, -1, 0);
+    }
+    ERR_clear_error();
+}
+
 static sheaf_status load_files(SSL_CTX *ssl, const sheaf_tls_options *options, sheaf_problem *problem) {
     sheaf_status status = check_file(options->certificate_path, 0, problem);
     if (status == SHEAF_OK) status = check_file(options->key_path, 077, problem);
@@ -263,6 +274,7 @@ static sheaf_status load_files(SSL_CTX *ssl, const sheaf_tls_options *options, s
     if (SSL_CTX_load_verify_file(ssl, options->ca_path) != 1) {
         return openssl_refused(problem, options->ca_path, "not usable authorities");
     }
+    read_extensions_now(ssl);
     return SHEAF_OK;
 }
 
