@@ -83,6 +83,8 @@ class Process:
             self.handle.send_signal(number)
             self.handle.wait(30)
         self.file.close()
+        text = self.log.read_text(errors="replace")
+        assert "Sanitizer" not in text, text[-5000:]
         return self.handle.returncode
 
 

@@ -138,6 +138,7 @@ class KillAll(unittest.TestCase):
     def kill_one(cls, rng):
         victim = rng.choice(["sheafd", *cls.world.clients])
         if victim == "sheafd":
+            assert cls.world.server.poll() is None, cls.world.tail()  # else it ended by itself
             cls.world.server.kill()
             cls.world.server.wait()
             cls.world.start()
