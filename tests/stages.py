@@ -222,6 +222,22 @@ def stage_fuzz(log, options):
     return passed, failed, f"{FUZZ_SECONDS} s a target"
 
 
+def stage_torch(log, options):
+    """The PyTorch example with PyPI's current torch (gigabytes), where the other stages use Debian's."""
+    python = ROOT / "build" / "venv-torch" / "bin" / "python"
+    if not python.exists():
+        need(["/usr/bin/python3", "-m", "venv", python.parents[1]], log, "venv")
+    if run([python, "-c", "import torch, numpy"], log) != 0:
+        print("    installing from PyPI: torch", flush=True)
+        need([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "torch", "numpy"], log, "pip install")
+    build("release", log)
+    environment = dict(environment_of_tests(), SHEAF_BUILD=str(ROOT / "build" / "release"), SHEAF_SOURCE=str(ROOT),
+                       SHEAF_TORCH_PYTHON=str(python))
+    status = run(["/usr/bin/python3", "-B", "tests/python/edge/test_exec_trainer.py", "-v", "PyTorch"], log, env=environment)
+    skipped = "skipped" in (LOGS / "torch.log").read_text()
+    return int(status == 0 and not skipped), int(status != 0 or skipped), ""
+
+
 def stage_quickstart(log, options):
     """The first command of the README, as a user runs it."""
     status = run(["./examples/quickstart", "--json"], log)
@@ -233,7 +249,7 @@ ORDINARY = [("venv", stage_venv), ("format", stage_format), ("dev", stage_preset
             ("release", stage_preset("release", "-LE", "long")), ("asan", stage_preset("asan", "-LE", "long")),
             ("tsan", stage_preset("tsan", "-LE", "long|lint")), ("coverage", stage_coverage),
             ("valgrind", stage_valgrind), ("tidy", stage_tidy)]
-LONG = ORDINARY + [("campaigns", stage_preset("release", "-L", "long")), ("fuzzing", stage_fuzz),
+LONG = ORDINARY + [("campaigns", stage_preset("release", "-L", "long")), ("fuzzing", stage_fuzz), ("torch", stage_torch),
                    ("quickstart", stage_quickstart)]
 
 

@@ -14,7 +14,7 @@ uint32_t sheaf_round_retry_ms(const sheaf_round *round) {
 void sheaf_round_note_move(sheaf_round *round) { atomic_store(round->parts.moved_ns, sheaf_now_ns()); }
 
 void refuse(sheaf_round *round, sheaf_request *request, sheaf_status reason, const char *detail,
-                        sheaf_buffer *scratch) {
+            sheaf_buffer *scratch) {
     sheaf_refusals_note(round->parts.refusals, reason, request->message.job, request->message.client, detail);
     sheaf_request_refuse(request, reason, detail, scratch);
 }
@@ -33,8 +33,7 @@ sheaf_status sheaf_round_tell_cohort_full(sheaf_round *round, sheaf_request *req
 
 sheaf_status sheaf_round_refuse_ahead(sheaf_round *round, sheaf_request *request, sheaf_buffer *scratch) {
     refuse(round, request, SHEAF_E_ROUND,
-                       "the device has receipts for rounds that this job has not reached; its state is of another run",
-                       scratch);
+           "the device has receipts for rounds that this job has not reached; its state is of another run", scratch);
     return SHEAF_OK;
 }
 
