@@ -125,7 +125,7 @@ def stage_coverage(log, options):
     build("coverage", log)
     for old in folder.rglob("*.gcda"):
         old.unlink()
-    passed, failed, note = ctest("coverage", log)
+    passed, failed, note = ctest("coverage", log, "-LE", "long|lint")
     report = LOGS / "coverage.json"
     need(["gcovr", "-r", ROOT, "--object-directory", folder, "-j", JOBS, "--json-summary", report,
           "--gcov-ignore-parse-errors", *[part for room in COVERED_ROOMS for part in ("-f", f"{room}/")], folder],

@@ -31,7 +31,7 @@ torch.set_num_threads(1)
 
 def dense():
     nn = torch.nn
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
 
 
 def conv():
@@ -96,7 +96,7 @@ def main():
     options = parser.parse_args()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # the program below inherits it
     results = []
-    for title, name, make in (("two layers 784-128-10", "dense.yaml", dense), ("two convolutions 8/16", "conv.yaml", conv)):
+    for title, name, make in (("two layers 784-256-10", "dense.yaml", dense), ("two convolutions 8/16", "conv.yaml", conv)):
         module = make()
         if shapes_in_file(name) != shapes_of(module):
             sys.exit(f"bench_trainer: {name} holds another network than is built here for PyTorch")

@@ -49,6 +49,13 @@ def sanitized():
         return any(line.startswith("SHEAF_SANITIZE:") and line.strip().split("=", 1)[1] for line in file)
 
 
+def covered():
+    """Whether this build counts lines: gcov allocates for itself when the program ends."""
+    with open(os.path.join(BUILD, "CMakeCache.txt"), encoding="utf-8") as file:
+        return "SHEAF_COVERAGE:BOOL=ON\n" in file.read()
+
+
+
 def why_not(*programs):
     """Why whole programs cannot be tried in this build; "" when they can."""
     return "".join(f"{program} is not built " for program in programs if not os.path.exists(program))

@@ -9,7 +9,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.environ["SHEAF_SOURCE"], "tests", "fault"))
-from service import sanitized  # noqa: E402
+from service import covered, sanitized  # noqa: E402
 BUILD = os.environ["SHEAF_BUILD"]
 FAULTS = os.path.join(BUILD, "tests", "fault")
 PROBE = os.path.join(FAULTS, "file_probe")
@@ -148,6 +148,8 @@ class OthersCalls(Probed):
 
 class Memory(Probed):
     def test_every_allocation_of_a_config_may_fail(self):
+        if covered():
+            self.skipTest("gcov does not survive a failed allocation of its own; the dev and release presets run this")
         if sanitized():
             self.skipTest("a sanitizer brings its own malloc; the dev and release presets run this")
         self.write("a: 1\nb: [1, 2, 3]\n")
