@@ -165,7 +165,7 @@ federation_died() { # NAME STATUS LOG
 federation_device_config() { # NUMBER URL
     local name data
     name=$(device_name "$1")
-    data=$RUN/data/client-$(printf '%02d' "$1")
+    data=../data/client-$(printf '%02d' "$1") # from the config's folder: $RUN may hold what YAML reads otherwise
     cat <<YAML
 edge:
   url: $2
@@ -179,20 +179,15 @@ edge:
 trainer:
   network: ../network.yaml
 YAML
-    if [ -e "$data.csv" ]; then say "  data: $data.csv"
+    if [ -e "$RUN/devices/$data.csv" ]; then say "  data: $data.csv"
     else printf '  data: %s\n  labels: %s\n' "$data-images.idx" "$data-labels.idx"
     fi
 }
 
-federation_test_data() { # the options that name the test examples
-    if [ -e "$RUN/data/test.csv" ]; then echo --data "$RUN/data/test.csv"
-    else echo --data "$RUN/data/test-images.idx" --labels "$RUN/data/test-labels.idx"
-    fi
-}
-
-federation_train_data() {
-    if [ -e "$RUN/data/train.csv" ]; then echo --data "$RUN/data/train.csv"
-    else echo --data "$RUN/data/train-images.idx" --labels "$RUN/data/train-labels.idx"
+federation_data_options() { # train or test: DATA_OPTIONS becomes the options that name these examples
+    local data=$RUN/data/$1
+    if [ -e "$data.csv" ]; then DATA_OPTIONS=(--data "$data.csv")
+    else DATA_OPTIONS=(--data "$data-images.idx" --labels "$data-labels.idx")
     fi
 }
 
@@ -223,9 +218,9 @@ federation_train() {
         federation_start "$(device_name "$number")" "$RUN/logs/$(device_name "$number").log" \
             "$BIN/client/sheaf-edge" --config "$RUN/devices/$(device_name "$number").yaml"
     done
-    # shellcheck disable=SC2046 # options, one word each
+    federation_data_options test
     "$BIN/server/sheaf" job watch --state "$RUN/state" --job "$TENANT/$NAME" --network "$RUN/network.yaml" \
-        $(federation_test_data) 2>&1 </dev/null &
+        "${DATA_OPTIONS[@]}" 2>&1 </dev/null &
     federation_names[$!]=watch
     federation_logs[$!]=$RUN/logs/sheafd.log
     while [ ${#federation_names[@]} -gt 0 ]; do # until the service, the devices and the watcher have ended
@@ -244,12 +239,12 @@ federation_train() {
 # The same trainer on the pooled data: what could be had if the data could be in one place.
 federation_baseline() { # EPOCHS
     say "training the baseline on the pooled data"
-    # shellcheck disable=SC2046
-    "$BIN/server/sheaf" model train "$RUN/network.yaml" $(federation_train_data) --epochs "$1" --batch "$BATCH" \
+    federation_data_options train
+    "$BIN/server/sheaf" model train "$RUN/network.yaml" "${DATA_OPTIONS[@]}" --epochs "$1" --batch "$BATCH" \
         --lr "$LEARNING_RATE" --momentum "$MOMENTUM" --seed "$SEED" --from "$RUN/initial.safetensors" \
         -o "$RUN/baseline.safetensors" >"$RUN/logs/baseline.log" || die 4 "see $RUN/logs/baseline.log"
-    # shellcheck disable=SC2046
-    "$BIN/server/sheaf" model evaluate "$RUN/network.yaml" "$RUN/baseline.safetensors" $(federation_test_data) --json \
+    federation_data_options test
+    "$BIN/server/sheaf" model evaluate "$RUN/network.yaml" "$RUN/baseline.safetensors" "${DATA_OPTIONS[@]}" --json \
         >"$RUN/baseline.json"
 }
 
@@ -257,7 +252,7 @@ federation_result() {
     local model
     "$BIN/server/sheaf" job watch --state "$RUN/state" --job "$TENANT/$NAME" --json >"$RUN/rounds.jsonl"
     model=$(/usr/bin/python3 -B "$federation_root/examples/lib/result.py" --model "$RUN")
-    # shellcheck disable=SC2046
-    "$BIN/server/sheaf" model evaluate "$RUN/network.yaml" "$model" $(federation_test_data) --json >"$RUN/result.json"
+    federation_data_options test
+    "$BIN/server/sheaf" model evaluate "$RUN/network.yaml" "$model" "${DATA_OPTIONS[@]}" --json >"$RUN/result.json"
     JSON=$JSON /usr/bin/python3 -B "$federation_root/examples/lib/result.py" "$RUN" "$CLIENTS" "$SECONDS_OF_TRAINING"
 }
