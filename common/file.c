@@ -103,6 +103,9 @@ sheaf_status sheaf_file_create(const char *path, unsigned mode, int *fd, sheaf_p
 }
 
 sheaf_status sheaf_file_swap(const char *temporary, const char *path, sheaf_problem *problem) {
+    struct stat info;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) /* /dev/null, say: root could rename over it */
+        return sheaf_problem_set(problem, SHEAF_E_EXISTS, "%s: is there, but is no regular file", path);
     return rename(temporary, path) == 0 ? SHEAF_OK
                                         : sheaf_problem_errno(problem, "rename to its final name", temporary);
 }

@@ -24,7 +24,7 @@ SHEAF_MUST_USE sheaf_status sheaf_file_replace(const char *path, sheaf_span cont
 /* Opens a regular file for reading; *size_bytes is its size now. The caller closes *fd. */
 SHEAF_MUST_USE sheaf_status sheaf_file_open(const char *path, int *fd, uint64_t *size_bytes, sheaf_problem *problem);
 /* Puts a finished temporary file under its final name for readers now; after a power loss anything may stand there. For
- * what can be had again. */
+ * what can be had again. SHEAF_E_EXISTS when what stands at `path` is no regular file (a device, a pipe). */
 SHEAF_MUST_USE sheaf_status sheaf_file_swap(const char *temporary, const char *path, sheaf_problem *problem);
 /* Reads all of `path`, at most `limit` bytes. out->capacity = size + 1 and a NUL follows the content. */
 SHEAF_MUST_USE sheaf_status sheaf_file_read_whole(const char *path, size_t limit, sheaf_buffer *out,

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import random
+import stat
 import struct
 import subprocess
 import sys
@@ -289,6 +290,13 @@ class Refusals(Case):
     def test_a_disk_that_cannot_be_written(self):
         done = self.run_sheaf("-o", self.path("no/such/folder"), f"{self.good}=1")
         self.assertEqual(done.returncode, 4, done.stderr)
+
+    def test_an_output_that_is_no_file_is_left_alone(self):
+        os.mkfifo(self.path("fifo"))
+        done = self.run_sheaf("-o", self.path("fifo"), f"{self.good}=1")
+        self.assertEqual(done.returncode, 4, done.stderr)
+        self.assertIn("fifo: is there, but is no regular file", done.stderr)
+        self.assertTrue(stat.S_ISFIFO(os.lstat(self.path("fifo")).st_mode))
 
 
 if __name__ == "__main__":

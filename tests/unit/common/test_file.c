@@ -172,6 +172,24 @@ static void create_empties_what_is_there(void **state) {
     assert_content("");
 }
 
+/* What a person names by mistake as an output, /dev/full for one, must outlive it; a FIFO stands for all of them. */
+static void what_is_no_regular_file_is_never_replaced(void **state) {
+    (void)state;
+    char link[160], temporary[160];
+    struct stat info;
+    (void)snprintf(link, sizeof link, "%s/link", folder);
+    (void)snprintf(temporary, sizeof temporary, "%s.new", path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(symlink(path, link), 0);
+    assert_int_equal(sheaf_file_replace(path, sheaf_span_of("x", 1), 0600, &problem), SHEAF_E_EXISTS);
+    assert_non_null(strstr(problem.text, path));
+    assert_true(lstat(path, &info) == 0 && S_ISFIFO(info.st_mode));
+    assert_int_equal(access(temporary, F_OK), -1);
+    assert_int_equal(sheaf_file_replace(link, sheaf_span_of("x", 1), 0600, &problem), SHEAF_E_EXISTS);
+    assert_true(lstat(link, &info) == 0 && S_ISLNK(info.st_mode));
+    assert_int_equal(unlink(link), 0);
+}
+
 static void folders_are_made_with_their_parents_and_closed_to_others(void **state) {
     (void)state;
     char deep[160];
@@ -223,6 +241,7 @@ int main(void) {
         FILE_TEST(a_file_that_ends_too_early_is_named),
         FILE_TEST(a_write_that_the_system_refuses_is_named),
         FILE_TEST(create_empties_what_is_there),
+        FILE_TEST(what_is_no_regular_file_is_never_replaced),
         FILE_TEST(folders_are_made_with_their_parents_and_closed_to_others),
         FILE_TEST(a_file_in_the_way_of_a_folder_is_named),
         FILE_TEST(removing_what_is_not_there_is_fine),
