@@ -139,7 +139,7 @@ sheaf_status sheaf_file_open(const char *path, int *fd, uint64_t *size_bytes, sh
     if (fstat(*fd, &info) != 0)
         status = sheaf_problem_errno(problem, "look at", path);
     else if (!S_ISREG(info.st_mode))
-        status = sheaf_problem_set(problem, SHEAF_E_DISK, "%s: is not a regular file", path);
+        status = sheaf_problem_set(problem, SHEAF_E_DATA, "%s: is not a regular file", path);
     if (status == SHEAF_OK) {
         *size_bytes = (uint64_t)info.st_size;
         return SHEAF_OK;

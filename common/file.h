@@ -21,7 +21,7 @@ SHEAF_MUST_USE sheaf_status sheaf_file_make_folder(const char *path, sheaf_probl
 /* Creates or replaces `path` durably: after a crash either the old or the new content is there, whole. */
 SHEAF_MUST_USE sheaf_status sheaf_file_replace(const char *path, sheaf_span content, unsigned mode,
                                                sheaf_problem *problem);
-/* Opens a regular file for reading; *size_bytes is its size now. The caller closes *fd. */
+/* Opens a regular file for reading, SHEAF_E_DATA for anything else; *size_bytes is its size now. The caller closes *fd. */
 SHEAF_MUST_USE sheaf_status sheaf_file_open(const char *path, int *fd, uint64_t *size_bytes, sheaf_problem *problem);
 /* Puts a finished temporary file under its final name for readers now; after a power loss anything may stand there. For
  * what can be had again. SHEAF_E_EXISTS when what stands at `path` is no regular file (a device, a pipe). */

@@ -277,6 +277,9 @@ class Refusals(Case):
                 file.write(content)
             self.assertIn(name, self.refused(3, "data", f"{self.path(name)}=1"))
         self.refused(3, "not_found", f"{self.path('missing')}=1")
+        os.mkfifo(self.path("fifo"))
+        for path in (self.path("fifo"), self.folder, "/dev/null"):
+            self.assertIn(f"{path}: is not a regular file", self.refused(3, "data", f"{path}=1"))
 
     def test_usage(self):
         for arguments, text in (((), "-o OUT"), (("-o",), "needs a file"), (("-o", "x"), "no inputs"), (("--frobnicate",), "no option")):

@@ -126,7 +126,7 @@ class OthersCalls(Probed):
 
     def test_a_pipe_is_refused_without_waiting_for_a_writer(self):
         os.mkfifo(self.path)
-        self.assertEqual(self.probe("read", self.path)[0], "disk")
+        self.assertEqual(self.probe("read", self.path)[0], "data")
 
     def test_read(self):
         self.write("some text")

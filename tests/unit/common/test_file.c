@@ -128,7 +128,7 @@ static void read_whole_names_what_is_missing_or_no_file(void **state) {
     sheaf_buffer content;
     assert_int_equal(sheaf_file_read_whole(path, 5, &content, &problem), SHEAF_E_NOT_FOUND);
     assert_non_null(strstr(problem.text, path));
-    assert_int_equal(sheaf_file_read_whole(folder, 5, &content, &problem), SHEAF_E_DISK);
+    assert_int_equal(sheaf_file_read_whole(folder, 5, &content, &problem), SHEAF_E_DATA);
     assert_null(content.data);
 }
 
