@@ -8,7 +8,8 @@
 #   federation_train          starts the processes, shows a line a round, waits for the end
 #   federation_result         where everything lies; with --json one object on the last line
 #
-# Everything of a run lies in the folder $RUN. All processes end with the script, however it ends.
+# Everything of a run lies in the folder $RUN. All processes end with the script, also when it is interrupted or
+# terminated. Only after a `kill -9` of the script nobody stops them: they go on until their job has ended.
 # shellcheck shell=bash disable=SC2034
 
 federation_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -157,9 +158,20 @@ federation_stop() {
 }
 
 federation_died() { # NAME STATUS LOG
+    [ "$1" != sheafd ] || cat "$RUN/logs/sheafd.log" >>"$3" 2>/dev/null || true
     say "$1 ended with exit code $2; the end of $3:" >&2
     tail -n 20 "$3" >&2
     die 4 "a process died"
+}
+
+# Whether a process that ended with 0 had reason to: a service or device that is told to stop (SIGTERM) ends with 0 too,
+# and the watcher would wait for ever for its rounds.
+federation_done() { # NAME LOG
+    case "$1" in
+        watch) return 0 ;;
+        sheafd) grep -q job_ended "$RUN/logs/sheafd.log" ;;
+        *) grep -q job_ended "$2" ;;
+    esac
 }
 
 federation_device_config() { # NUMBER URL
@@ -209,7 +221,6 @@ federation_train() {
     federation_start sheafd "$RUN/logs/sheafd.out" "$BIN/server/sheafd" --config "$RUN/sheafd.yaml"
     server=$!
     url=$(federation_wait_for_address "$server") || {
-        cat "$RUN/logs/sheafd.log" >>"$RUN/logs/sheafd.out" 2>/dev/null
         federation_died sheafd "before it listened" "$RUN/logs/sheafd.out"
     }
     say "sheafd listens on $url; starting $CLIENTS devices"
@@ -227,6 +238,9 @@ federation_train() {
         status=0
         wait -n -p gone "${!federation_names[@]}" || status=$?
         if [ $status -ne 0 ]; then federation_died "${federation_names[$gone]}" $status "${federation_logs[$gone]}"; fi
+        if [ $watching = 1 ] && ! federation_done "${federation_names[$gone]}" "${federation_logs[$gone]}"; then
+            federation_died "${federation_names[$gone]}" "0 before the job had ended" "${federation_logs[$gone]}"
+        fi
         if [ "${federation_names[$gone]}" = watch ]; then watching=0; fi
         unset "federation_names[$gone]"
         if [ $watching = 0 ]; then
