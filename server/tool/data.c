@@ -28,7 +28,8 @@ static const char help[] =
     "  --partition KIND      iid, or dirichlet:ALPHA: each class has its own shares among the clients\n"
     "                        (default dirichlet:0.5; the smaller ALPHA, the more unequal)\n"
     "  --seed S              of the partition (default 1)\n"
-    "  --minimum N           every client gets at least so many examples (default 8); drawn again until it is so\n"
+    "  --minimum N           every client gets at least so many examples (1 or more, default 8);\n"
+    "                        drawn again until it is so\n"
     "  --test-fraction F     this part of DATA, rounded up, is kept for the test and goes to no client\n"
     "  --test-seed S         which part (default 0): independent of --seed, so that all partitions keep the same\n"
     "  --json                the result as one JSON object on one line\n";
@@ -282,7 +283,9 @@ static const char *take_option(int letter, const char *value, choices *chosen) {
     case 'c':
         return take_u32(value, 65536, &chosen->partition.clients) ? NULL : "--clients: expected 1 to 65536";
     case 'm':
-        return take_u32(value, INT32_MAX, &chosen->partition.minimum) ? NULL : "--minimum: expected a whole number";
+        return take_u32(value, INT32_MAX, &chosen->partition.minimum) && chosen->partition.minimum > 0
+                   ? NULL
+                   : "--minimum: expected a whole number, at least 1";
     case 's':
         return take_whole(value, UINT64_MAX, &chosen->seed) ? NULL
                                                             : "--seed: expected a whole number of up to 19 digits";

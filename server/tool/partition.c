@@ -79,6 +79,11 @@ static uint32_t smallest(const sheaf_partition *partition, uint32_t count, const
 
 sheaf_status sheaf_partition_deal(const sheaf_partition *partition, const uint32_t *labels, uint32_t count,
                                   uint32_t classes, sheaf_random *random, uint32_t *owner, sheaf_problem *problem) {
+    if ((uint64_t)partition->clients * partition->minimum > count) /* known without a thousand draws */
+        return sheaf_problem_set(problem, SHEAF_E_DATA,
+                                 "%u examples are too few to give each of %u clients %u; ask for fewer clients or a "
+                                 "smaller --minimum",
+                                 (unsigned)count, (unsigned)partition->clients, (unsigned)partition->minimum);
     workspace w = {.order = calloc(count, sizeof *w.order),
                    .members = calloc(count, sizeof *w.members),
                    .sizes = calloc(partition->clients, sizeof *w.sizes),

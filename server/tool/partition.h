@@ -2,7 +2,8 @@
  *
  * Owner:   the caller; `owner` gets the client of each example.
  * Threads: any; no state.
- * Errors:  SHEAF_E_DATA when no draw in a thousand gave every client `minimum` examples, SHEAF_E_MEMORY. */
+ * Errors:  SHEAF_E_DATA when there are too few examples, or no draw in a thousand gave every client `minimum` of them;
+ *          SHEAF_E_MEMORY. */
 #pragma once
 #include "client/trainer/random.h"
 #include "common/problem.h"
@@ -10,7 +11,8 @@
 typedef struct {
     uint32_t clients; /* 1..65536 */
     double alpha;     /* Dirichlet over clients for each class (Hsu, Qi, Brown 2019); 0 = iid */
-    uint32_t minimum; /* examples that every client must get */
+    uint32_t
+        minimum; /* examples that every client must get; at least 1, for a file without examples is refused by its trainer */
 } sheaf_partition;
 
 SHEAF_MUST_USE sheaf_status sheaf_partition_deal(const sheaf_partition *partition, const uint32_t *labels,

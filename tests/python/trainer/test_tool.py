@@ -177,7 +177,9 @@ class Split(kit.Folder):
                 (2, "expected iid or dirichlet", (*base, "--clients", 2, "--partition", "dirichlet:0")),
                 (2, "exclude each other", (*base, "--clients", 2, "--holdout", DIGITS, "--test-fraction", 0.1)),
                 (2, "format of the data", (*base, "--clients", 2, "--holdout", "i", "--holdout-labels", "l")),
-                (3, "no draw in 1000", (*base, "--clients", 20, "--minimum", 200)),
+                (2, "at least 1", (*base, "--clients", 2, "--minimum", 0)),
+                (3, "no draw in 1000", (*base, "--clients", 20, "--minimum", 89)),
+                (3, "1797 examples are too few to give each of 20 clients 90", (*base, "--clients", 20, "--minimum", 90)),
                 (3, "nowhere", ("data", "split", "--data", "nowhere", "--clients", 2, "--out", self.path / "x"))):
             self.assertIn(text, kit.sheaf(*arguments, expect=code))
         self.assertFalse((self.path / "x").exists())
