@@ -332,6 +332,14 @@ static sheaf_status check_job(const sheafd_config *config, size_t index, sheaf_p
                                  "%s: %s: tenant '%s' already has a job '%s'; expected a name of its own",
                                  sheaf_config_where(config->source, key), key, job->tenant, job->name);
     }
+    static const char *const taken[] = {"state.db", "state.db-wal", "state.db-shm", "state.db-journal",
+                                        "address",  "address.new",  "lock"};
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) {
+        if (strcmp(job->tenant, taken[i]) != 0) continue;
+        return sheaf_problem_set(problem, SHEAF_E_CONFIG,
+                                 "%s: %s.tenant: '%s' is a file of the state folder; expected another name",
+                                 sheaf_config_where(config->source, key), key, job->tenant);
+    }
     sheaf_plan plan = sheafd_job_plan(job);
     if (sheaf_plan_validate(&plan) != SHEAF_OK) {
         return sheaf_problem_set(problem, SHEAF_E_CONFIG, "%s: %s.plan: a value is outside float32 or its range",
@@ -340,12 +348,26 @@ static sheaf_status check_job(const sheafd_config *config, size_t index, sheaf_p
     return SHEAF_OK;
 }
 
+/* Waiting devices keep their connections, so a job needs one for each device of its target. */
+static sheaf_status check_connections(const sheafd_config *config, sheaf_problem *problem) {
+    const sheafd_job_config *jobs = config->jobs.items;
+    uint64_t targets = 0;
+    for (size_t i = 0; i < config->jobs.count; i++) targets += jobs[i].cohort.target;
+    if (targets <= config->limits.connections) return SHEAF_OK;
+    return sheaf_problem_set(
+        problem, SHEAF_E_CONFIG,
+        "%s: limits.connections: %u; expected at least %llu, the cohort.target of all jobs together",
+        sheaf_config_where(config->source, "limits.connections"), config->limits.connections,
+        (unsigned long long)targets);
+}
+
 sheaf_status sheafd_config_load(const char *path, sheafd_config *out, sheaf_problem *problem) {
     sheaf_config *source = NULL;
     sheaf_status status = sheaf_config_load(path, top_fields, out, sizeof *out, &source, problem);
     if (status != SHEAF_OK) return status;
     out->source = source;
     for (size_t i = 0; i < out->jobs.count && status == SHEAF_OK; i++) status = check_job(out, i, problem);
+    if (status == SHEAF_OK) status = check_connections(out, problem);
     if (status != SHEAF_OK) sheafd_config_free(out);
     return status;
 }

@@ -71,7 +71,7 @@ static void handle_model(sheaf_request *request, sheaf_job *job, sheaf_buffer *s
         reply.which_body = sheaf_v1_Reply_model_tag;
         reply.body.model.offset = query->offset;
         reply.body.model.total_bytes = model->stream_bytes;
-        sheaf_job_moved(job);
+        sheaf_job_fetched(job, request->message.client, version, query->offset + bytes);
         sheaf_request_reply(request, &reply, sheaf_span_of(model->stream + query->offset, (size_t)bytes), scratch);
     }
     sheaf_shelf_drop(sheaf_job_shelf(job), version);

@@ -18,6 +18,9 @@ struct sheaf_job {
     _Atomic uint64_t moved_ns;
     _Atomic int ended;
     _Atomic int everyone_knows;
+    pthread_mutex_t readers_lock; /* guards the next two */
+    sheaf_cohort *readers;        /* how far each device has fetched the version below */
+    uint8_t read_version[SHEAF_DIGEST_BYTES];
     sheaf_round *round;
     sheaf_buffer scratch;
     pthread_t thread;
@@ -65,6 +68,7 @@ static sheaf_status open_stores(sheaf_job *job, sheaf_problem *problem) {
     if (status == SHEAF_OK) status = sheaf_spool_open(&job->spool, job->folder, problem);
     if (status != SHEAF_OK) return status;
     status = sheaf_uploads_make(&job->spool, service->limits.uploads, &job->uploads);
+    if (status == SHEAF_OK) status = sheaf_cohort_make(job->options.config->cohort.maximum, &job->readers);
     if (status == SHEAF_OK) status = sheaf_queue_make(service->limits.exchanges, &job->events);
     job->scratch.capacity = SHEAF_FRAME_BYTES_MAX((size_t)service->limits.chunk_bytes);
     job->scratch.data = malloc(job->scratch.capacity);
@@ -116,6 +120,7 @@ sheaf_status sheaf_job_open(const sheaf_job_options *options, sheaf_job **out, s
     job->options = *options;
     atomic_init(&job->ended, SHEAF_AGAIN);
     sheaf_shelf_init(&job->shelf);
+    pthread_mutex_init(&job->readers_lock, NULL);
     sheaf_status status = open_stores(job, problem);
     if (status == SHEAF_OK) status = start(job, problem);
     if (status == SHEAF_OK) {
@@ -137,6 +142,8 @@ void sheaf_job_close(sheaf_job *job) {
     sheaf_uploads_free(job->uploads);
     sheaf_queue_free(job->events);
     sheaf_shelf_fini(&job->shelf);
+    sheaf_cohort_free(job->readers);
+    pthread_mutex_destroy(&job->readers_lock);
     sheaf_database_close(job->database);
     free(job->scratch.data);
     free(job);
@@ -148,6 +155,21 @@ sheaf_shelf *sheaf_job_shelf(sheaf_job *job) { return &job->shelf; }
 sheaf_uploads *sheaf_job_uploads(sheaf_job *job) { return job->uploads; }
 sheaf_refusals *sheaf_job_refusals(sheaf_job *job) { return &job->refusals; }
 void sheaf_job_moved(sheaf_job *job) { atomic_store(&job->moved_ns, sheaf_now_ns()); }
+void sheaf_job_fetched(sheaf_job *job, const char *client, const sheaf_version *version, uint64_t offset) {
+    uint64_t total = version->model.stream_bytes;
+    uint32_t permille = total == 0 ? 1000 : (uint32_t)((double)offset / (double)total * 1000.0);
+    sheaf_member *reader = NULL;
+    pthread_mutex_lock(&job->readers_lock);
+    if (memcmp(job->read_version, version->digest, SHEAF_DIGEST_BYTES) != 0) {
+        memcpy(job->read_version, version->digest, SHEAF_DIGEST_BYTES);
+        sheaf_cohort_clear(job->readers);
+    }
+    int further = sheaf_cohort_admit(job->readers, client, &reader) == SHEAF_OK && permille > reader->done_permille;
+    if (further) reader->done_permille = permille;
+    pthread_mutex_unlock(&job->readers_lock);
+    if (further) sheaf_job_moved(job);
+}
+
 sheaf_status sheaf_job_ended(sheaf_job *job) { return (sheaf_status)atomic_load(&job->ended); }
 int sheaf_job_everyone_knows(sheaf_job *job) { return atomic_load(&job->everyone_knows); }
 

@@ -31,6 +31,9 @@ sheaf_uploads *sheaf_job_uploads(sheaf_job *job);
 sheaf_refusals *sheaf_job_refusals(sheaf_job *job);
 /* A device of this job has just shown progress. */
 void sheaf_job_moved(sheaf_job *job);
+/* A device has fetched the model up to `offset` bytes: progress if that is further than it was before, by a thousandth
+ * at least. Asking for the same bytes again is none. */
+void sheaf_job_fetched(sheaf_job *job, const char *client, const sheaf_version *version, uint64_t offset);
 /* Whether every value of a payload decodes on this job's lattice. */
 SHEAF_MUST_USE sheaf_status sheaf_job_validate(sheaf_job *job, const char *payload_type, sheaf_span payload,
                                                sheaf_problem *problem);

@@ -33,14 +33,18 @@ static int fail(const sheaf_problem *problem) {
 
 /* Waits for a signal, or until every job has ended and its devices know it (at most LINGER_S longer). */
 static int wait_for_end(const sheafd_config *config, sheaf_service *service, const sigset_t *signals) {
-    enum { LINGER_S = 10 };
+    enum { LINGER_S = 25, KEEP_S = 30 }; /* a device's longest pause is 19 s */
     const struct timespec pause = {0, 100000000};
-    uint64_t linger_until_ns = SHEAF_NEVER_NS;
+    uint64_t linger_until_ns = SHEAF_NEVER_NS, keep_ns = sheaf_now_ns() + KEEP_S * 1000000000ull;
     for (;;) {
         int signal_number = sigtimedwait(signals, NULL, &pause);
         if (signal_number > 0) {
             sheaf_log(SHEAF_LOG_INFO, "stopping", "signal=%d", signal_number);
             return EXIT_DONE;
+        }
+        if (sheaf_now_ns() >= keep_ns) {
+            sheaf_service_keep_refusals(service);
+            keep_ns = sheaf_now_ns() + KEEP_S * 1000000000ull;
         }
         sheaf_status ended = sheaf_service_jobs_ended(service);
         if (ended == SHEAF_AGAIN || !config->server.exit_when_done) continue;
@@ -63,6 +67,7 @@ static int serve(const sheafd_config *config) {
     sigaddset(&signals, SIGTERM);
     (void)pthread_sigmask(SIG_BLOCK, &signals, NULL);
     (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGHUP, SIG_IGN); /* a terminal that goes must not take the rounds with it */
     sheaf_service *service = NULL;
     if (sheaf_service_open(config, &service, &problem) != SHEAF_OK) return fail(&problem);
     sheaf_log(SHEAF_LOG_INFO, "listening", "url=%s version=%s", sheaf_service_url(service), SHEAF_VERSION);

@@ -123,12 +123,22 @@ static sheaf_status fire(sheaf_round *round, sheaf_event event, sheaf_request *r
     return SHEAF_ENDED;
 }
 
-void sheaf_round_handle(sheaf_round *round, sheaf_request **requests, size_t count, sheaf_buffer *scratch) {
-    assert(count <= round->staged_capacity);
+static void handle_all(sheaf_round *round, sheaf_request **requests, size_t count, int updates, sheaf_buffer *scratch) {
     for (size_t i = 0; i < count; i++) {
-        sheaf_status status = fire(round, requests[i]->event, requests[i], scratch);
+        /* Answering gives the request back, so each is looked at in one of the two passes only. */
+        if (requests[i] == NULL || (requests[i]->event == SHEAF_ON_UPDATE) != updates) continue;
+        sheaf_request *request = requests[i];
+        requests[i] = NULL;
+        sheaf_status status = fire(round, request->event, request, scratch);
         assert(status == SHEAF_OK); /* the ANY rows answer whatever no other row does */
     }
+}
+
+/* Updates come last: an offer of the same batch would else read rows that are not committed, and be told a receipt. */
+void sheaf_round_handle(sheaf_round *round, sheaf_request **requests, size_t count, sheaf_buffer *scratch) {
+    assert(count <= round->staged_capacity);
+    handle_all(round, requests, count, 0, scratch);
+    handle_all(round, requests, count, 1, scratch);
     sheaf_round_commit_staged(round, scratch);
 }
 

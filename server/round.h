@@ -46,7 +46,7 @@ SHEAF_MUST_USE sheaf_status sheaf_round_start(const sheaf_round_parts *parts, sh
 /* Writes down what is only counted in memory and frees; no task of this round may be in work. NULL is fine. */
 void sheaf_round_stop(sheaf_round *round);
 
-/* Answers these requests. Those that accept updates share one commit. */
+/* Answers these requests (and clears the array). Those that accept updates share one commit, and come last. */
 void sheaf_round_handle(sheaf_round *round, sheaf_request **requests, size_t count, sheaf_buffer *scratch);
 /* Goes as far as it can without new requests; returns when to call again at the latest. */
 uint64_t sheaf_round_settle(sheaf_round *round);

@@ -212,14 +212,16 @@ int sheaf_service_everyone_knows(const sheaf_service *service) {
     return 1;
 }
 
-static void keep_refusals(sheaf_service *service) {
+void sheaf_service_keep_refusals(sheaf_service *service) {
+    sheaf_refusals_written written;
     char path[SHEAF_PATH_BYTES];
     sheaf_database *database = NULL;
     sheaf_problem problem;
     if (sheaf_refusals_total(&service->refusals) == 0) return;
     sheaf_status status = sheaf_path_join(path, service->config->server.state, "state.db", &problem);
     if (status == SHEAF_OK) status = sheaf_database_open(path, &database, &problem);
-    if (status == SHEAF_OK) status = sheaf_refusals_flush(&service->refusals, database, 0, 0, &problem);
+    if (status == SHEAF_OK) status = sheaf_refusals_write(&service->refusals, database, 0, 0, &written, &problem);
+    if (status == SHEAF_OK) sheaf_refusals_forget(&service->refusals, &written);
     if (status != SHEAF_OK) sheaf_log(SHEAF_LOG_WARNING, "refusals_not_kept", "reason=\"%s\"", problem.text);
     sheaf_database_close(database);
 }
@@ -234,7 +236,7 @@ void sheaf_service_close(sheaf_service *service) {
         free(service->workers[i].scratch.data);
     }
     for (size_t i = 0; i < service->job_count; i++) sheaf_job_close(service->jobs[i]);
-    keep_refusals(service);
+    if (service->job_count > 0) sheaf_service_keep_refusals(service);
     free(service->jobs);
     free(service->workers);
     sheaf_queue_free(service->tasks);

@@ -19,5 +19,7 @@ const char *sheaf_service_url(const sheaf_service *service);
 sheaf_status sheaf_service_jobs_ended(const sheaf_service *service);
 /* 1 when every job has ended and its devices know. */
 int sheaf_service_everyone_knows(const sheaf_service *service);
+/* Writes down how often what was refused that belongs to no job; close does it too. Failures are logged. */
+void sheaf_service_keep_refusals(sheaf_service *service);
 /* Stops listening, finishes what is in work, closes. Nothing acknowledged is lost. NULL is fine. */
 void sheaf_service_close(sheaf_service *service);

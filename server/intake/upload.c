@@ -154,7 +154,7 @@ sheaf_status sheaf_upload_write(sheaf_upload *upload, uint64_t offset, sheaf_spa
     if (status == SHEAF_OK) status = sheaf_digest_update(&upload->digest, bytes);
     if (status != SHEAF_OK) return status;
     upload->next_offset += bytes.size;
-    upload->moved_ns = sheaf_now_ns();
+    if (bytes.size > 0) upload->moved_ns = sheaf_now_ns();
     return SHEAF_OK;
 }
 

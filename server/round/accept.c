@@ -5,6 +5,8 @@
 #include "common/log.h"
 #include "server/round/state.h"
 
+#define LOSS_MAX 1e9 /* it is unsigned and only shown: one device must not spoil the mean that people see */
+
 static void wait_all_staged(sheaf_round *round, sheaf_buffer *scratch, const sheaf_problem *problem) {
     sheaf_log(SHEAF_LOG_ERROR, "commit_failed", "updates=%zu reason=\"%s\"", round->staged_count, problem->text);
     for (size_t i = 0; i < round->staged_count; i++) {
@@ -136,12 +138,17 @@ void sheaf_round_count_update(sheaf_round *round, const sheaf_update_statement *
     round->row.accepted++;
     round->row.upload_bytes += statement->payload_bytes;
     round->row.weight += (uint64_t)statement->weight;
-    if (isfinite(loss)) {
+    if (isfinite(loss) && fabs(loss) < LOSS_MAX) {
         round->loss_sum += loss * (double)statement->weight;
         round->loss_weight += (double)statement->weight;
     }
     atomic_fetch_add(&round->adding, 1);
-    sheaf_queue_push(round->parts.workers, &add->task);
+    /* While a round is being recovered it may still turn out to be impossible: workers must not know of it yet. The
+     * first settle hands it over. */
+    if (recovered)
+        atomic_store(&add->again, 1);
+    else
+        sheaf_queue_push(round->parts.workers, &add->task);
 }
 
 void sheaf_round_commit_staged(sheaf_round *round, sheaf_buffer *scratch) {

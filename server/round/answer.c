@@ -13,8 +13,8 @@ uint32_t sheaf_round_retry_ms(const sheaf_round *round) {
 
 void sheaf_round_note_move(sheaf_round *round) { atomic_store(round->parts.moved_ns, sheaf_now_ns()); }
 
-void refuse(sheaf_round *round, sheaf_request *request, sheaf_status reason, const char *detail,
-            sheaf_buffer *scratch) {
+static void refuse(sheaf_round *round, sheaf_request *request, sheaf_status reason, const char *detail,
+                   sheaf_buffer *scratch) {
     sheaf_refusals_note(round->parts.refusals, reason, request->message.job, request->message.client, detail);
     sheaf_request_refuse(request, reason, detail, scratch);
 }
@@ -157,7 +157,6 @@ sheaf_status sheaf_round_judge_offer(sheaf_round *round, sheaf_request *request,
                            status == SHEAF_E_BUSY ? sheaf_round_retry_ms(round) : COMMIT_RETRY_MS, scratch);
         return SHEAF_OK;
     }
-    sheaf_round_note_move(round);
     sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
     reply.which_body = sheaf_v1_Reply_upload_tag;
     reply.body.upload.next_offset = next_offset;

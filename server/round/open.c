@@ -83,7 +83,12 @@ sheaf_status sheaf_round_open_next(sheaf_round *round, sheaf_request *request, s
 sheaf_status sheaf_round_open_again(sheaf_round *round, sheaf_request *request, sheaf_buffer *scratch) {
     (void)request, (void)scratch;
     sheaf_status status = open_row(round, round->row.round, round->row.attempt + 1);
-    if (status == SHEAF_OK) sheaf_cohort_keep_accepted(round->cohort);
+    if (status != SHEAF_OK) return status;
+    sheaf_cohort_keep_accepted(round->cohort);
+    if (round->accepted > 0) { /* its devices wait: patience runs from now */
+        sheaf_round_note_move(round);
+        round->joined_ns = sheaf_now_ns();
+    }
     return status;
 }
 

@@ -145,6 +145,19 @@ static sheaf_status make_room(sheaf_round *round, sheaf_problem *problem) {
     return SHEAF_OK;
 }
 
+/* An ended job goes on when its config now asks for more rounds, or allows its failed round more attempts. */
+static int has_more_to_do(const sheaf_round *round, sheaf_status ended) {
+    const sheafd_job_config *config = round->parts.config;
+    if (ended == SHEAF_OK) return round->row.round < config->rounds;
+    return round->row.outcome == SHEAF_ROUND_FAILED && round->row.attempt < config->attempts_max;
+}
+
+static sheaf_status reopen_job(const sheaf_round *round, sheaf_job_row *job, sheaf_problem *problem) {
+    job->ended = SHEAF_AGAIN;
+    sheaf_log(SHEAF_LOG_INFO, "job_reopened", "job=%s round=%" PRIu64, round->parts.config->name, round->row.round);
+    return sheaf_database_job_end(round->parts.database, job->id, SHEAF_AGAIN, problem);
+}
+
 static sheaf_status begin(sheaf_round *round, sheaf_problem *problem) {
     const sheafd_job_config *config = round->parts.config;
     sheaf_job_row job;
@@ -154,6 +167,8 @@ static sheaf_status begin(sheaf_round *round, sheaf_problem *problem) {
     round->job_id = job.id;
     status = load_model(round, &job, problem);
     if (status == SHEAF_OK) status = open_aggregator(round, problem);
+    if (status != SHEAF_OK) return status;
+    if (job.ended != SHEAF_AGAIN && has_more_to_do(round, job.ended)) status = reopen_job(round, &job, problem);
     if (status != SHEAF_OK) return status;
     if (job.ended != SHEAF_AGAIN) {
         round->state = ENDED;
@@ -189,10 +204,10 @@ sheaf_status sheaf_round_start(const sheaf_round_parts *parts, sheaf_round **out
 void sheaf_round_stop(sheaf_round *round) {
     if (round == NULL) return;
     sheaf_problem problem;
-    if (round->job_id != 0 && sheaf_refusals_flush(round->parts.refusals, round->parts.database, round->job_id,
-                                                   round->row.round, &problem) != SHEAF_OK) {
+    sheaf_refusals_written written; /* nothing is forgotten: this is the end */
+    if (round->job_id != 0 && sheaf_refusals_write(round->parts.refusals, round->parts.database, round->job_id,
+                                                   round->row.round, &written, &problem) != SHEAF_OK)
         sheaf_log(SHEAF_LOG_WARNING, "refusals_not_kept", "reason=\"%s\"", problem.text);
-    }
     sheaf_aggregator_close(round->aggregator);
     sheaf_cohort_free(round->cohort);
     free(round->additions);

@@ -23,13 +23,18 @@ static void close_row(sheaf_round *round, sheaf_round_outcome outcome, sheaf_sta
 /* The round's row and its refusals in one transaction; for a sheaf_round_release this is the commit point. */
 static sheaf_status commit_close(sheaf_round *round, sheaf_problem *problem) {
     sheaf_database *database = round->parts.database;
+    sheaf_refusals_written written;
     sheaf_status status = sheaf_database_begin(database, problem);
     if (status != SHEAF_OK) return status;
     status = sheaf_database_round_close(database, round->job_id, &round->row, problem);
     if (status == SHEAF_OK)
-        status = sheaf_refusals_flush(round->parts.refusals, database, round->job_id, round->row.round, problem);
-    if (status == SHEAF_OK) return sheaf_database_commit(database, problem);
-    sheaf_database_rollback(database);
+        status =
+            sheaf_refusals_write(round->parts.refusals, database, round->job_id, round->row.round, &written, problem);
+    if (status == SHEAF_OK)
+        status = sheaf_database_commit(database, problem);
+    else
+        sheaf_database_rollback(database);
+    if (status == SHEAF_OK) sheaf_refusals_forget(round->parts.refusals, &written);
     return status;
 }
 

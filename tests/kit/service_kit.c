@@ -35,7 +35,7 @@ static void write_model(const char *path) {
     sheaf_model_free(&model);
 }
 
-static void write_config(service_kit *kit, const char *job_yaml) {
+void service_kit_configure(service_kit *kit, const char *job_yaml) {
     const pki_kit_files *aggregator = pki_kit_issue(kit->pki, "aggregator", "aggregator", NULL);
     FILE *file = fopen(kit->config_path, "w");
     need(file != NULL, "config", kit->config_path);
@@ -70,7 +70,7 @@ void service_kit_start(service_kit *kit, const char *job_yaml) {
     (void)snprintf(kit->state, sizeof kit->state, "%s/state", kit->folder);
     (void)snprintf(path, sizeof path, "%s/initial.safetensors", kit->folder);
     write_model(path);
-    write_config(kit, job_yaml);
+    service_kit_configure(kit, job_yaml);
     open_service(kit);
 }
 
@@ -134,14 +134,12 @@ void service_kit_model(const service_kit *kit, float out[4]) {
     sqlite3_close(database);
 }
 
-device *device_make(service_kit *kit, const char *name) { return device_make_with(kit, "device", name, NULL); }
-
-device *device_make_with(service_kit *kit, const char *role, const char *name, const pki_kit_options *options) {
+static device *device_open(service_kit *kit, const pki_kit_files *files, const char *name) {
     device *self = calloc(1, sizeof *self);
     sheaf_problem problem = {SHEAF_OK, ""};
     need(self != NULL, "device", "memory");
     self->kit = kit;
-    self->files = pki_kit_issue(kit->pki, role, name, options);
+    self->files = files;
     (void)snprintf(self->tenant, sizeof self->tenant, "acme");
     (void)snprintf(self->job, sizeof self->job, "job");
     (void)snprintf(self->name, sizeof self->name, "%s", name);
@@ -159,6 +157,14 @@ device *device_make_with(service_kit *kit, const char *role, const char *name, c
     need(sheaf_transport_inproc.open_link(&link, &self->link, &problem) == SHEAF_OK, "link", problem.text);
     return self;
 }
+
+device *device_make_with(service_kit *kit, const char *role, const char *name, const pki_kit_options *options) {
+    return device_open(kit, pki_kit_issue(kit->pki, role, name, options), name);
+}
+
+device *device_make(service_kit *kit, const char *name) { return device_make_with(kit, "device", name, NULL); }
+
+device *device_twin(const device *other) { return device_open(other->kit, other->files, other->name); }
 
 void device_free(device *self) {
     if (self == NULL) return;

@@ -29,6 +29,8 @@ typedef struct {
 /* A job acme/job over the model {"a": F32 [4]} = 1, 2, 3, 4. `job_yaml`: further keys of the job, each line indented by
  * four spaces; it must hold rounds and cohort. */
 void service_kit_start(service_kit *kit, const char *job_yaml);
+/* Writes the config anew, for the next start. */
+void service_kit_configure(service_kit *kit, const char *job_yaml);
 /* Stops the service and starts it again on the same state. */
 void service_kit_restart(service_kit *kit);
 void service_kit_stop_service(service_kit *kit);
@@ -70,6 +72,8 @@ typedef struct {
 
 device *device_make(service_kit *kit, const char *name);
 device *device_make_with(service_kit *kit, const char *role, const char *name, const pki_kit_options *options);
+/* The same device on a second connection. */
+device *device_twin(const device *other);
 void device_free(device *self);
 /* Sends and waits for the reply. */
 void device_exchange(device *self, const sheaf_v1_Request *request, sheaf_span payload);

@@ -1,6 +1,8 @@
 /* Rounds open, collect, reduce, release, fail and start again as round.h promises, also across restarts. */
 #include "tests/cmocka.h"
 
+#include <pthread.h>
+#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -19,6 +21,13 @@ static void give(device *self, float difference, int64_t weight) {
     assert_true(device_await_round(self));
     device_update(self, difference, weight, &u);
     assert_int_equal(device_send(self, &u), sheaf_v1_Reply_receipt_tag);
+}
+
+static void start_again(service_kit *kit) {
+    sheaf_problem problem = {SHEAF_OK, ""};
+    if (sheafd_config_load(kit->config_path, &kit->config, &problem) != SHEAF_OK ||
+        sheaf_service_open(&kit->config, &kit->service, &problem) != SHEAF_OK)
+        fail_msg("%s", problem.text);
 }
 
 static void assert_model(const service_kit *kit, float added) {
@@ -307,6 +316,132 @@ static void payloads_of_old_rounds_and_old_models_are_removed(void **state) {
     service_kit_stop(&kit);
 }
 
+static void waiting_devices_do_not_stop_the_clock_of_a_later_attempt(void **state) {
+    (void)state;
+    service_kit kit = {0};
+    service_kit_start(
+        &kit,
+        "    rounds: 1\n    attempts_max: 2\n    cohort: {minimum: 2, target: 2, maximum: 4}\n    progress_s: 1\n");
+    device *a = device_make(&kit, "a");
+    give(a, 1.0f, 1);
+    assert_int_equal(service_kit_wait_end(&kit), SHEAF_E_NO_QUORUM);
+    assert_int_equal(service_kit_query(&kit, "SELECT count(*) FROM rounds WHERE outcome = 2 AND reason = 141"), 2);
+    service_kit_stop_service(&kit);
+    /* More attempts are allowed: the job goes on, and what was acknowledged still counts. */
+    service_kit_configure(&kit,
+                          "    rounds: 1\n    attempts_max: 5\n    cohort: {minimum: 1, target: 1, maximum: 4}\n");
+    start_again(&kit);
+    assert_int_equal(service_kit_wait_end(&kit), SHEAF_OK);
+    assert_model(&kit, 1.0f);
+    device_free(a);
+    service_kit_stop(&kit);
+}
+
+static void asking_for_the_same_bytes_holds_no_round_open(void **state) {
+    (void)state;
+    service_kit kit = {0};
+    service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 1, target: 2, maximum: 4}\n    progress_s: 1\n");
+    device *a = device_make(&kit, "a"), *staller = device_make(&kit, "staller");
+    update u;
+    assert_true(device_await_round(staller));
+    device_update(staller, 1.0f, 1, &u);
+    give(a, 4.0f, 1);
+    sheaf_v1_Request request = device_request(staller);
+    request.which_body = sheaf_v1_Request_model_tag;
+    memcpy(request.body.model.digest.bytes, staller->round.base_model, SHEAF_DIGEST_BYTES);
+    request.body.model.digest.size = SHEAF_DIGEST_BYTES;
+    request.body.model.bytes_max = 1;
+    for (int i = 0; i < 60 && sheaf_service_jobs_ended(kit.service) == SHEAF_AGAIN; i++) {
+        device_exchange(staller, &request, sheaf_span_of(NULL, 0));
+        (void)device_offer(staller, &u);
+        nap(50);
+    }
+    assert_int_equal(sheaf_service_jobs_ended(kit.service), SHEAF_OK);
+    device_free(a), device_free(staller);
+    service_kit_stop(&kit);
+}
+
+static void an_impossible_recovery_is_refused_and_a_possible_one_goes_on(void **state) {
+    (void)state;
+    service_kit kit = {0};
+    sheaf_problem problem = {SHEAF_OK, ""};
+    service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 3, target: 3, maximum: 3}\n");
+    device *a = device_make(&kit, "a"), *b = device_make(&kit, "b");
+    give(a, 1.0f, 1);
+    give(b, 3.0f, 1);
+    service_kit_stop_service(&kit);
+    service_kit_configure(&kit, "    rounds: 1\n    cohort: {minimum: 1, target: 1, maximum: 1}\n");
+    for (int i = 0; i < 10; i++) { /* the recovered updates were once handed to workers too early */
+        assert_int_equal(sheafd_config_load(kit.config_path, &kit.config, &problem), SHEAF_OK);
+        assert_int_equal(sheaf_service_open(&kit.config, &kit.service, &problem), SHEAF_E_CONFIG);
+        assert_non_null(strstr(problem.text, "cohort.maximum"));
+        sheafd_config_free(&kit.config);
+    }
+    service_kit_configure(&kit, "    rounds: 1\n    cohort: {minimum: 2, target: 2, maximum: 2}\n");
+    start_again(&kit);
+    assert_int_equal(service_kit_wait_end(&kit), SHEAF_OK);
+    assert_model(&kit, 2.0f);
+    service_kit_stop_service(&kit);
+    /* More rounds than before: an ended job goes on. */
+    service_kit_configure(&kit, "    rounds: 2\n    cohort: {minimum: 1, target: 1, maximum: 1}\n");
+    start_again(&kit);
+    give(a, 1.0f, 1);
+    assert_int_equal(service_kit_wait_end(&kit), SHEAF_OK);
+    assert_model(&kit, 3.0f);
+    device_free(a), device_free(b);
+    service_kit_stop(&kit);
+}
+
+typedef struct {
+    device *self;
+    const update *u;
+    int whole; /* 0: only the offer */
+    pb_size_t answer;
+} talk;
+
+static void *run_talk(void *context) {
+    talk *work = context;
+    work->answer =
+        work->whole ? device_chunk(work->self, work->u, 0, work->u->payload_size) : device_offer(work->self, work->u);
+    return NULL;
+}
+
+/* Three requests that meet in one batch: the thread of the job is held up by a lock on the database. */
+static void an_offer_beside_its_own_last_chunk_gets_no_receipt_before_the_commit(void **state) {
+    (void)state;
+    service_kit kit = {0};
+    service_kit_start(&kit, "    rounds: 1\n    cohort: {minimum: 2, target: 2, maximum: 4}\n");
+    device *a = device_make(&kit, "a"), *again = device_twin(a), *b = device_make(&kit, "b");
+    update of_a, of_b;
+    char path[1100];
+    sqlite3 *database = NULL;
+    assert_true(device_await_round(a) && device_await_round(b));
+    device_update(a, 1.0f, 1, &of_a);
+    device_update(b, 3.0f, 1, &of_b);
+    assert_int_equal(device_offer(a, &of_a), sheaf_v1_Reply_upload_tag);
+    assert_int_equal(device_offer(b, &of_b), sheaf_v1_Reply_upload_tag);
+    (void)snprintf(path, sizeof path, "%s/state.db", kit.state);
+    assert_int_equal(sqlite3_open(path, &database), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(database, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    talk talks[] = {{b, &of_b, 1, 0}, {a, &of_a, 1, 0}, {again, &of_a, 0, 0}};
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, run_talk, &talks[i]), 0);
+        nap(200);
+    }
+    assert_int_equal(sqlite3_exec(database, "ROLLBACK", NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(database);
+    for (int i = 0; i < 3; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
+    assert_int_equal(talks[0].answer, sheaf_v1_Reply_receipt_tag);
+    assert_int_equal(talks[1].answer, sheaf_v1_Reply_receipt_tag);
+    assert_int_equal(talks[2].answer, sheaf_v1_Reply_wait_tag);
+    assert_int_equal(device_told(again), SHEAF_E_BUSY);
+    assert_int_equal(service_kit_wait_end(&kit), SHEAF_OK);
+    assert_model(&kit, 2.0f);
+    device_free(a), device_free(again), device_free(b);
+    service_kit_stop(&kit);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_round_in_which_nothing_was_accepted_fails_as_no_weight_and_keeps_the_old_model),
@@ -322,6 +457,10 @@ int main(void) {
         cmocka_unit_test(an_accepted_payload_that_was_damaged_on_disk_halts_the_job_by_name),
         cmocka_unit_test(a_device_with_receipts_of_another_run_is_told_so),
         cmocka_unit_test(payloads_of_old_rounds_and_old_models_are_removed),
+        cmocka_unit_test(waiting_devices_do_not_stop_the_clock_of_a_later_attempt),
+        cmocka_unit_test(asking_for_the_same_bytes_holds_no_round_open),
+        cmocka_unit_test(an_impossible_recovery_is_refused_and_a_possible_one_goes_on),
+        cmocka_unit_test(an_offer_beside_its_own_last_chunk_gets_no_receipt_before_the_commit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
