@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "common/log.h"
@@ -140,6 +141,30 @@ static sheaf_status write_address(const sheaf_service *service, sheaf_problem *p
     return status == SHEAF_OK ? sheaf_file_swap(draft, path, problem) : status;
 }
 
+/* Descriptors that the service needs beside connections: uploads, models, database, log, libraries. */
+static uint64_t other_descriptors(const sheafd_config *config) {
+    return 64 + config->jobs.count * ((uint64_t)config->limits.uploads + 8) + config->server.workers;
+}
+
+/* Connections that this process can hold without running out of descriptors for its own files; each connection may be
+ * counted twice, before and after its handshake. Raises the soft limit first. */
+static uint32_t connections_that_fit(const sheafd_config *config) {
+    struct rlimit limit;
+    uint64_t others = other_descriptors(config), wanted = others + 2 * (uint64_t)config->limits.connections;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return config->limits.connections;
+    if (limit.rlim_cur < wanted && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+        (void)getrlimit(RLIMIT_NOFILE, &limit);
+    }
+    if (limit.rlim_cur >= wanted) return config->limits.connections;
+    uint64_t fit = limit.rlim_cur > others + 2 ? (limit.rlim_cur - others) / 2 : 1;
+    sheaf_log(SHEAF_LOG_WARNING, "connections_limited",
+              "wanted=%u fit=%llu advice=\"raise the limit of open files (LimitNOFILE, ulimit -n) to %llu\"",
+              config->limits.connections, (unsigned long long)fit, (unsigned long long)wanted);
+    return (uint32_t)fit;
+}
+
 static sheaf_status listen_for_devices(sheaf_service *service, sheaf_problem *problem) {
     const sheafd_config *config = service->config;
     service->carrier = sheaf_transport_for(config->server.listen);
@@ -157,7 +182,7 @@ static sheaf_status listen_for_devices(sheaf_service *service, sheaf_problem *pr
                                                  (uint32_t)SHEAF_FRAME_BYTES_MAX(config->limits.chunk_bytes),
                                              .handshake_ms = config->limits.handshake_ms,
                                              .exchanges_max = config->limits.exchanges,
-                                             .connections_max = config->limits.connections};
+                                             .connections_max = connections_that_fit(config)};
     sheaf_status status =
         service->carrier->open_server(&options, on_request, on_reject, service, &service->server, problem);
     return status == SHEAF_OK ? write_address(service, problem) : status;
