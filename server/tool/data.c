@@ -1,4 +1,6 @@
 /* data.c - `sheaf data split`: one data set becomes one file (or pair) a client, and files to train and test on. */
+#include <dirent.h>
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
@@ -23,6 +25,7 @@ static const char help[] =
     "\n"
     "Writes DIR/client-00.csv, client-01.csv ... , train.csv (all of them) and test.csv; for IDX data\n"
     "DIR/client-00-images.idx and client-00-labels.idx and so on. The same arguments give the same files.\n"
+    "Refused when DIR holds clients of another split that this one would leave standing.\n"
     "\n"
     "  --clients N           1 to 65536\n"
     "  --partition KIND      iid, or dirichlet:ALPHA: each class has its own shares among the clients\n"
@@ -128,6 +131,38 @@ static sheaf_status write_clients(const choices *chosen, split *s, sheaf_problem
     return SHEAF_OK;
 }
 
+static int is_client_file(const char *name) {
+    const char *end = strrchr(name, '.');
+    if (end == NULL || strncmp(name, "client-", 7) != 0) return 0;
+    return strcmp(end, ".csv") == 0 || strcmp(end, ".idx") == 0;
+}
+
+static int will_be_written(const choices *chosen, const split *s, const char *name) {
+    char own[64], *end;
+    uint64_t client = strtoull(name + 7, &end, 10);
+    int labels = strcmp(end, "-labels.idx") == 0;
+    const char *kind = !s->idx ? ".csv" : labels ? "-labels.idx" : "-images.idx";
+    (void)snprintf(own, sizeof own, "client-%02" PRIu64 "%s", client, kind);
+    return client < chosen->partition.clients && strcmp(own, name) == 0;
+}
+
+/* Clients of an earlier split that this one would not overwrite would pass for clients of this one. */
+static sheaf_status find_strangers(const choices *chosen, const split *s, sheaf_problem *problem) {
+    DIR *folder = opendir(chosen->out);
+    if (folder == NULL) return errno == ENOENT ? SHEAF_OK : sheaf_problem_errno(problem, "open", chosen->out);
+    sheaf_status status = SHEAF_OK;
+    const struct dirent *entry;
+    errno = 0; /* readdir tells its failures only so */
+    while (status == SHEAF_OK && (entry = readdir(folder)) != NULL) {
+        if (!is_client_file(entry->d_name) || will_be_written(chosen, s, entry->d_name)) continue;
+        status = sheaf_problem_set(problem, SHEAF_E_EXISTS, "%s/%s: is there from another split; choose another --out",
+                                   chosen->out, entry->d_name);
+    }
+    if (status == SHEAF_OK && errno != 0) status = sheaf_problem_errno(problem, "read", chosen->out);
+    closedir(folder);
+    return status;
+}
+
 static sheaf_status write_pooled(const choices *chosen, split *s, sheaf_problem *problem) {
     sheaf_status status =
         write_part(s, &s->data, chosen->out, "train", s->order + s->test, s->data.count - s->test, problem);
@@ -199,6 +234,7 @@ static int run_split(const choices *chosen) {
     sheaf_status status = load(chosen, &s, &problem);
     if (status == SHEAF_OK) status = choose_test(chosen, &s, &problem);
     if (status == SHEAF_OK) status = deal(chosen, &s, &problem);
+    if (status == SHEAF_OK) status = find_strangers(chosen, &s, &problem);
     if (status == SHEAF_OK) status = sheaf_file_make_folder(chosen->out, &problem);
     if (status == SHEAF_OK) status = write_clients(chosen, &s, &problem);
     if (status == SHEAF_OK) status = write_pooled(chosen, &s, &problem);

@@ -169,6 +169,27 @@ class Split(kit.Folder):
             seen += [(data[16 + 12 * i:28 + 12 * i], marks[8 + i]) for i in range(25)]
         self.assertEqual(sorted(seen), sorted((images[i].tobytes(), labels[i]) for i in range(100)))
         self.assertEqual((self.path / "out" / "test-images.idx").read_bytes(), pack(3, 100, 4, 3) + images.tobytes())
+        again = ("data", "split", "--data", self.path / "i.gz", "--labels", self.path / "l.gz", "--partition", "iid", "--out", self.path / "out")
+        kit.sheaf(*again, "--clients", 4)
+        self.assertIn("client-03-", kit.sheaf(*again, "--clients", 3, expect=4))
+        self.assertIn("from another split", kit.sheaf("data", "split", "--data", DIGITS, "--clients", 4,
+                                                           "--out", self.path / "out", expect=4))
+
+    def test_clients_of_an_earlier_split_never_mix_with_new_ones(self):
+        def contents():
+            return {path.name: path.read_bytes() for path in (self.path / "a").iterdir()}
+
+        self.split("a")
+        before = contents()
+        self.split("a")
+        self.assertEqual(contents(), before)
+        arguments = ("data", "split", "--data", DIGITS, "--out", self.path / "a", "--clients")
+        self.assertRegex(kit.sheaf(*arguments, 10, expect=4), r"a/client-1\d\.csv: is there from another split")
+        self.assertEqual(contents(), before)
+        kit.sheaf(*arguments, 21)
+        self.assertEqual(len(contents()), 22)
+        (self.path / "a" / "client-001.csv").touch()
+        self.assertIn("a/client-001.csv: is there", kit.sheaf(*arguments, 21, expect=4))
 
     def test_mistakes_are_named_with_their_exit_code(self):
         base = ("data", "split", "--data", DIGITS, "--out", self.path / "x")
