@@ -14,7 +14,8 @@
 
 static const char help[] =
     "usage: sheaf job status --state DIR [--json]\n"
-    "       sheaf job watch --state DIR [--job [TENANT/]NAME] [--network FILE --data FILE [--labels FILE]] [--json]\n"
+    "       sheaf job watch --state DIR [--job [TENANT/]NAME] [--network FILE --data FILE [--labels FILE]]\n"
+    "                       [--label NAME] [--wait S] [--json]\n"
     "\n"
     "Reads the state folder of a sheafd on this machine (server.state of its config); the service may run or not.\n"
     "\n"
@@ -27,7 +28,7 @@ static const char help[] =
     "  --data FILE       test examples: a CSV table, or an IDX file of images\n"
     "  --labels FILE     the IDX file of labels\n"
     "  --label NAME      CSV: name of the label column (default: label)\n"
-    "  --wait S          seconds to wait for the state folder to appear (default 0)\n"
+    "  --wait S          seconds to wait for the state folder to appear, 0 to 999999 (default 0)\n"
     "  --json            one JSON object a line\n"
     "\n"
     "exit codes: 0 done, 1 the job was given up, 2 usage, 3 bad input, 4 environment\n";
@@ -40,6 +41,8 @@ typedef struct {
 static int fail(const sheaf_problem *problem) { return sheaf_tool_fail("job", problem); }
 
 /* ---- options ---- */
+
+enum { WAIT_DIGITS_MAX = 6 };
 
 static int read_choices(int count, char **arguments, choices *out) {
     const struct {
@@ -60,6 +63,9 @@ static int read_choices(int count, char **arguments, choices *out) {
             return sheaf_tool_usage("job", help, "%s does not take '%s'", arguments[0], arguments[i]);
         }
     }
+    if (out->wait != NULL && (strspn(out->wait, "0123456789") != strlen(out->wait) || *out->wait == '\0' ||
+                              strlen(out->wait) > WAIT_DIGITS_MAX))
+        return sheaf_tool_usage("job", help, "--wait: '%s' is no whole number of seconds up to 999999", out->wait);
     if (out->state == NULL) return sheaf_tool_usage("job", help, "--state DIR is missing");
     if ((out->network == NULL) != (out->data == NULL))
         return sheaf_tool_usage("job", help, "--network and --data go together");
@@ -89,13 +95,16 @@ static void print_line(json_t *object) {
 typedef struct {
     sheaf_history *history;
     const choices *chosen;
-    json_t *jobs;     /* with --json */
-    json_t *refusals; /* of the job at hand */
+    const char *heading; /* printed before the first refusal; NULL: none */
+    json_t *jobs;        /* with --json */
+    json_t *refusals;    /* of the job at hand */
     sheaf_problem problem;
 } status_view;
 
 static sheaf_status add_refusal(const char *reason, uint64_t count, void *context) {
     status_view *view = context;
+    if (view->heading != NULL && !view->chosen->json) puts(view->heading);
+    view->heading = NULL;
     if (view->chosen->json)
         json_object_set_new(view->refusals, reason, json_integer((json_int_t)count));
     else
@@ -143,7 +152,7 @@ static int show_status(const choices *chosen) {
     view.jobs = json_array();
     status = sheaf_history_jobs(view.history, show_job, &view, &view.problem);
     view.refusals = json_object();
-    if (status == SHEAF_OK && !chosen->json) printf("connections and requests of no job:\n");
+    view.heading = "connections and requests of no job:";
     if (status == SHEAF_OK) status = sheaf_history_refusals(view.history, 0, add_refusal, &view, &view.problem);
     if (chosen->json && status == SHEAF_OK)
         print_line(json_pack("{s:O, s:O}", "jobs", view.jobs, "refusals", view.refusals));

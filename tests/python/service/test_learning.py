@@ -41,6 +41,12 @@ class Learning(unittest.TestCase):
         status = json.loads(sheaf("job", "status", "--state", fleet.state, "--json"))
         self.assertEqual(status["jobs"][0]["rounds"], 4)
         self.assertEqual(status["jobs"][0]["status"], "ok")
+        self.assertEqual(status["refusals"], {})
+        self.assertNotIn("of no job", sheaf("job", "status", "--state", fleet.state))
+        for wait in ("abc", "", "-1", "1.5", "1s", "1000000"):
+            refused = run(SHEAF, "job", "watch", "--state", fleet.state, "--wait", wait)
+            self.assertEqual((refused.returncode, refused.stdout), (2, ""))
+            self.assertIn(f"--wait: '{wait}' is no whole number", refused.stderr)
 
     def test_the_same_seed_gives_the_same_model_for_any_workers_and_order(self):
         digests, orders = set(), []

@@ -90,6 +90,7 @@ class Handshakes(unittest.TestCase):
         fleet.finish()
         refused = fleet.refusals()
         self.assertGreaterEqual(refused.get("bad_certificate", 0) + refused.get("wrong_role", 0), 5, (refused, fleet.tail()))
+        self.assertRegex(sheaf("job", "status", "--state", fleet.state), r"(?m)^connections and requests of no job:\n    refused bad_certificate ")
         self.assertEqual([row["accepted"] for row in fleet.released()], [2, 2])
 
 
