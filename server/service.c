@@ -71,7 +71,11 @@ static void on_request(void *context, sheaf_exchange *exchange, sheaf_certificat
 
 static void on_reject(void *context, sheaf_status reason, const char *detail) {
     sheaf_service *service = context;
-    sheaf_refusals_note(&service->refusals, reason, "", "", detail);
+    /* A peer that leaves by itself before it has said who it is was not refused. */
+    if (reason == SHEAF_E_NETWORK)
+        sheaf_log(SHEAF_LOG_DEBUG, "connection_lost", "detail=\"%s\"", detail);
+    else
+        sheaf_refusals_note(&service->refusals, reason, "", "", detail);
 }
 
 static sheaf_status open_identity(sheaf_service *service, sheaf_problem *problem) {
