@@ -6,7 +6,9 @@
  * reply to the last one is out; TCP holds back whoever sends more.
  *
  * Memory: before a connection may take a frame in, it needs one of exchanges_max slots, and keeps it until its reply is
- * written. So at most exchanges_max frames each way are held, however many devices are connected.
+ * written. So at most exchanges_max frames each way are held, however many devices are connected. One identity has at
+ * most CONNECTIONS_PER_PEER connections, so that it cannot keep the slots from the others by beginning frames and never
+ * ending them. A request in the handler keeps its slot even when its connection is gone, until the handler replies.
  *
  * Threads: steps end on NNG's threads, which also run the handler. The keeper, one thread a server, cuts what is past
  * its deadline, frees what has ended, and accepts again after accept has failed. `lock` guards everything in `server`
@@ -18,6 +20,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "common/transport/nng_address.h"
 #include "common/transport/nng_ends.h"
 #include "common/transport/sp.h"
 #include "common/transport/tls_engine.h"
@@ -27,7 +30,11 @@
 #define WATCH_PERIOD_MS   1000u /* see cut_lost */
 #define REFUSED_PERIOD_MS 100u  /* see cut_refused */
 #define NEVER_MS          UINT64_MAX
-#define ADDRESS_BYTES     64u
+
+/* Connections that one identity (tenant, role and name) may hold. A device needs one; a reconnect overlaps with the
+ * dead one before it, perhaps with two or three of a bad hour, until TCP gives them up. Without this limit any one
+ * certificate could take all connections by being silent, and all slots by beginning frames. */
+#define CONNECTIONS_PER_PEER 4u
 
 typedef enum { HELLO_OUT, HELLO_IN, LENGTH, SLOT, BODY, EXCHANGE, REPLY } phase;
 
@@ -50,7 +57,7 @@ struct connection {
     sheaf_exchange *exchange;
     uint8_t *reply;
     sheaf_certificate *peer;
-    char address[ADDRESS_BYTES];
+    char address[SHEAF_NNG_ADDRESS_BYTES];
 };
 
 struct sheaf_exchange {
@@ -80,7 +87,7 @@ struct sheaf_server {
     uint64_t accept_again_ms; /* NEVER_MS: accept is under way */
     uint64_t look_ms;         /* when the keeper looks at deadlines; never after the earliest of them */
     int stopping;
-    char url[300];
+    char url[SHEAF_NNG_URL_BYTES];
 };
 
 static void server_unref_locked(sheaf_server *server) {
@@ -102,7 +109,7 @@ static void exchange_free_locked(sheaf_exchange *exchange) {
 
 /* Says who was turned away, if it never became a member or broke the rules. Called without the lock. */
 static void report(sheaf_server *server, const char *address, sheaf_status reason, const char *text) {
-    char detail[ADDRESS_BYTES + sizeof((sheaf_tls_state *)0)->text + 4];
+    char detail[SHEAF_NNG_ADDRESS_BYTES + sizeof((sheaf_tls_state *)0)->text + 4];
     if (reason == SHEAF_OK || server->on_reject == NULL) return;
     (void)snprintf(detail, sizeof detail, "%s: %s", address, text);
     server->on_reject(server->context, reason, detail);
@@ -148,7 +155,7 @@ static void bury(connection *conn) {
     pthread_cond_signal(&server->changed);
 }
 
-/* Ends a connection: at once if nothing is under way, else when the step has noticed. */
+/* Ends a connection: at once if nothing is under way (the keeper reports it), else when the step has noticed. */
 static void cut(connection *conn, sheaf_status reason, const char *text) {
     if (conn->closing) return;
     conn->closing = 1;
@@ -161,7 +168,7 @@ static void cut(connection *conn, sheaf_status reason, const char *text) {
 /* Ends what its own step found out. Returns with the lock released. */
 static void fall(connection *conn, sheaf_status reason, const char *text) {
     sheaf_server *server = conn->server;
-    char address[ADDRESS_BYTES];
+    char address[SHEAF_NNG_ADDRESS_BYTES];
     sheaf_tls_state state = {NULL, SHEAF_OK, ""};
     int stranger = conn->phase <= HELLO_IN;
     if (stranger && !server->stopping) {
@@ -181,6 +188,7 @@ static void fall(connection *conn, sheaf_status reason, const char *text) {
     memcpy(address, conn->address, sizeof address);
     conn->busy = 0;
     conn->closing = 1;
+    conn->reason = SHEAF_OK; /* it is reported here, not by the keeper */
     sheaf_sp_close(&conn->sp);
     server->handlers++; /* the report counts as one, so that stop waits for it */
     bury(conn);
@@ -209,7 +217,26 @@ static void read_length(connection *conn) {
     begin_receive(conn, LENGTH, conn->length, sizeof conn->length, NULL, 0);
 }
 
-/* HELLO_IN is over: a member, if there is room. */
+static int is_same_peer(const sheaf_certificate *a, const sheaf_certificate *b) {
+    const sheaf_identity *one = sheaf_certificate_identity(a), *other = sheaf_certificate_identity(b);
+    return one->role == other->role && strcmp(one->name, other->name) == 0 && strcmp(one->tenant, other->tenant) == 0;
+}
+
+/* The longest connected of the newcomer's identity if that has all it may have, else NULL. The oldest one goes, not the
+ * newcomer: a device that comes back must not be locked out by its own dead connections. */
+static connection *find_surplus(const sheaf_server *server, const connection *newcomer) {
+    connection *oldest = NULL;
+    unsigned held = 0;
+    for (connection *conn = server->live; conn != NULL; conn = conn->next) {
+        if (conn == newcomer || conn->phase <= HELLO_IN || conn->closing) continue;
+        if (!is_same_peer(conn->peer, newcomer->peer)) continue;
+        oldest = conn;
+        held++;
+    }
+    return held >= CONNECTIONS_PER_PEER ? oldest : NULL;
+}
+
+/* HELLO_IN is over: a member, if there is room, be it that of an older connection. */
 static void admit(connection *conn) {
     sheaf_server *server = conn->server;
     sheaf_tls_state state;
@@ -221,9 +248,13 @@ static void admit(connection *conn) {
     conn->peer = state.peer;
     if (conn->peer == NULL) {
         fall(conn, SHEAF_E_CERTIFICATE, "no verified certificate");
-    } else if (server->members >= server->connections_max) {
+        return;
+    }
+    connection *surplus = find_surplus(server, conn);
+    if (surplus == NULL && server->members >= server->connections_max) {
         fall(conn, SHEAF_E_BUSY, "cut: the limit of connections is reached");
     } else {
+        if (surplus != NULL) cut(surplus, SHEAF_E_BUSY, "cut: too many connections of this peer; this was the oldest");
         server->strangers--;
         server->members++;
         read_length(conn);
@@ -367,26 +398,6 @@ void sheaf_nng_reply(sheaf_exchange *exchange, sheaf_span frame) {
 
 /* ---- accept ---- */
 
-static void name_address(nng_stream *stream, char out[ADDRESS_BYTES]) {
-    nng_sockaddr address;
-    if (nng_stream_get_addr(stream, NNG_OPT_REMADDR, &address) != 0) {
-        (void)snprintf(out, ADDRESS_BYTES, "unknown address");
-    } else if (address.s_family == NNG_AF_INET) {
-        const uint8_t *ip = (const uint8_t *)&address.s_in.sa_addr;
-        const uint8_t *port = (const uint8_t *)&address.s_in.sa_port;
-        (void)snprintf(out, ADDRESS_BYTES, "%u.%u.%u.%u:%u", ip[0], ip[1], ip[2], ip[3], port[0] * 256u + port[1]);
-    } else {
-        const uint8_t *ip = (const uint8_t *)address.s_in6.sa_addr;
-        const uint8_t *port = (const uint8_t *)&address.s_in6.sa_port;
-        int used = snprintf(out, ADDRESS_BYTES, "[");
-        for (unsigned i = 0; i < 16; i += 2) {
-            used += snprintf(out + used, ADDRESS_BYTES - (size_t)used, "%x%s", ip[i] * 256u + ip[i + 1],
-                             i < 14 ? ":" : "]");
-        }
-        (void)snprintf(out + used, ADDRESS_BYTES - (size_t)used, ":%u", port[0] * 256u + port[1]);
-    }
-}
-
 /* Whoever has been shaking hands for longest goes, so that a crowd of silent peers cannot lock the others out. */
 static void cut_oldest_stranger(sheaf_server *server) {
     connection *oldest = NULL;
@@ -406,7 +417,7 @@ static void welcome(sheaf_server *server, nng_stream *stream) {
     }
     conn->server = server;
     conn->busy = 1;
-    name_address(stream, conn->address);
+    sheaf_nng_name_peer(stream, conn->address);
     sheaf_sp_attach(&conn->sp, stream);
     sheaf_sp_write_hello(conn->head, SHEAF_SP_REP);
     pthread_mutex_lock(&server->lock);
@@ -440,6 +451,7 @@ static void free_ended(sheaf_server *server) {
         connection *conn = server->ended;
         server->ended = conn->next_waiting;
         pthread_mutex_unlock(&server->lock);
+        report(server, conn->address, conn->reason, conn->reason_text); /* unless its own step has done so */
         sheaf_sp_fini(&conn->sp); /* waits for the step's end, which may want the lock */
         sheaf_certificate_unref(conn->peer);
         free(conn->reply);
@@ -572,47 +584,9 @@ static void *keeper_main(void *argument) {
 
 /* ---- open and stop ---- */
 
-static sheaf_status status_of_listen(int error) {
-    switch (error) {
-    case NNG_EADDRINUSE:
-        return SHEAF_E_ADDRESS_IN_USE;
-    case NNG_EADDRINVAL:
-    case NNG_EINVAL:
-        return SHEAF_E_USAGE;
-    case NNG_EPERM:
-        return SHEAF_E_PERMISSION;
-    case NNG_ENOMEM:
-        return SHEAF_E_MEMORY;
-    default:
-        return SHEAF_E_NETWORK;
-    }
-}
-
 static sheaf_status open_tls(sheaf_server *server, const sheaf_tls_options *options, sheaf_problem *problem) {
     sheaf_status status = sheaf_tls_context_open(options, SHEAF_TLS_SERVER, NULL, &server->credentials, problem);
     return status == SHEAF_OK ? sheaf_tls_context_configure(server->credentials, &server->tls, problem) : status;
-}
-
-static sheaf_status listen_on(sheaf_server *server, const char *text, sheaf_problem *problem) {
-    nng_url *url = NULL;
-    int port = 0;
-    int error = nng_url_parse(&url, text);
-    if (error == 0 && (url->u_port[0] == '\0' || strlen(url->u_path) > 1 || strlen(url->u_hostname) > 255))
-        error = NNG_EADDRINVAL;
-    if (error == 0) error = nng_stream_listener_alloc(&server->listener, text);
-    if (error == 0) error = nng_stream_listener_set_ptr(server->listener, NNG_OPT_TLS_CONFIG, server->tls);
-    if (error == 0) error = nng_stream_listener_set_bool(server->listener, NNG_OPT_TCP_NODELAY, true);
-    if (error == 0) error = nng_stream_listener_set_bool(server->listener, NNG_OPT_TCP_KEEPALIVE, true);
-    if (error == 0) error = nng_stream_listener_listen(server->listener);
-    if (error == 0) error = nng_stream_listener_get_int(server->listener, NNG_OPT_TCP_BOUND_PORT, &port);
-    if (error == 0) {
-        int is_v6 = strchr(url->u_hostname, ':') != NULL;
-        (void)snprintf(server->url, sizeof server->url, "tls+tcp://%s%s%s:%d", is_v6 ? "[" : "", url->u_hostname,
-                       is_v6 ? "]" : "", port);
-    }
-    nng_url_free(url);
-    if (error == 0) return SHEAF_OK;
-    return sheaf_problem_set(problem, status_of_listen(error), "%.200s: cannot listen: %s", text, nng_strerror(error));
 }
 
 static sheaf_status start_server(sheaf_server *server, sheaf_problem *problem) {
@@ -657,7 +631,8 @@ sheaf_status sheaf_nng_open_server(const sheaf_transport_options *options, sheaf
     server->waiting_end = &server->waiting;
     server->accept_again_ms = server->look_ms = NEVER_MS;
     sheaf_status status = open_tls(server, &options->tls, problem);
-    if (status == SHEAF_OK) status = listen_on(server, options->url, problem);
+    if (status == SHEAF_OK)
+        status = sheaf_nng_listen(options->url, server->tls, &server->listener, server->url, problem);
     if (status == SHEAF_OK) status = start_server(server, problem);
     if (status == SHEAF_OK) {
         *out = server;

@@ -36,13 +36,14 @@ typedef struct {
     uint32_t frame_bytes_max; /* larger frames end the connection; > 0 */
     uint32_t handshake_ms;    /* a peer that has not finished its handshake by then is cut; > 0 */
     uint32_t exchanges_max;   /* requests in the handler or waiting for a reply; > 0 */
-    uint32_t connections_max; /* servers: further ones are cut at once; > 0 */
+    uint32_t connections_max; /* servers: further ones are cut at once; > 0. nng also keeps at most 4 of one identity,
+                                 and a fifth ends the oldest of them (on_reject says SHEAF_E_BUSY) */
 } sheaf_transport_options;
 
 /* Called once per request. `peer` and `request` are borrowed until the reply is given. */
 typedef void (*sheaf_request_handler)(void *context, sheaf_exchange *exchange, sheaf_certificate *peer,
                                       sheaf_span request);
-/* Called when a peer was turned away before it could ask anything: status and a text for the log. */
+/* Called when a peer was turned away, before it could ask anything or later: status and a text for the log. */
 typedef void (*sheaf_reject_handler)(void *context, sheaf_status reason, const char *detail);
 
 struct sheaf_transport {

@@ -17,11 +17,20 @@ static const struct carrier {
 static pki_kit *kit;
 static const pki_kit_files *aggregator, *device;
 
+/* An aggregator need not keep more connections of one identity than four, so crowds are made of many. */
+#define LINKS_EACH 4u
+static const pki_kit_files *crowd[10];
+
 static int make_kit(void **state) {
     (void)state;
     kit = pki_kit_make();
     aggregator = pki_kit_issue(kit, "aggregator", "main", NULL);
     device = pki_kit_issue(kit, "device", "device-01", NULL);
+    for (unsigned i = 0; i < sizeof crowd / sizeof crowd[0]; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "crowd-%02u", i);
+        crowd[i] = pki_kit_issue(kit, "device", name, NULL);
+    }
     return 0;
 }
 
@@ -47,6 +56,10 @@ static sheaf_link *open_link_to(const sheaf_transport *transport, const char *ur
 
 static sheaf_link *open_link(const carrier_server *server) {
     return open_link_to(server->transport, server->transport->server_url(server->server), device);
+}
+
+static sheaf_link *open_link_of_crowd(const carrier_server *server, unsigned i) {
+    return open_link_to(server->transport, server->transport->server_url(server->server), crowd[i / LINKS_EACH]);
 }
 
 /* ---- behaviours ---- */
@@ -172,7 +185,7 @@ static void many_links_work_side_by_side(void **state) {
     sheaf_link *links[LINKS];
     uint8_t bytes[LINKS][64];
     start(&server, *state, CARRIER_WORKER);
-    for (unsigned i = 0; i < LINKS; i++) links[i] = open_link(&server);
+    for (unsigned i = 0; i < LINKS; i++) links[i] = open_link_of_crowd(&server, i);
     for (unsigned round = 0; round < ROUNDS; round++) {
         for (unsigned i = 0; i < LINKS; i++) {
             uint8_t request[2] = {(uint8_t)i, (uint8_t)round};
@@ -199,7 +212,7 @@ static void no_more_exchanges_than_allowed_wait_at_once(void **state) {
     sheaf_link *links[LINKS];
     start(&server, *state, CARRIER_HOLD); /* exchanges_max is 8 */
     for (unsigned i = 0; i < LINKS; i++) {
-        links[i] = open_link(&server);
+        links[i] = open_link_of_crowd(&server, i);
         assert_int_equal(server.transport->send(links[i], sheaf_span_of("x", 1)), SHEAF_OK);
     }
     uint8_t bytes[16];

@@ -11,6 +11,7 @@
 #include "tests/kit/raw_tls.h"
 
 #define HANDSHAKE_MS 600u
+#define PER_PEER     4u    /* connections that one identity may hold */
 #define SLACK_MS     2000u /* a loaded machine; without a deadline they would stay for ever */
 
 static const sheaf_transport *const nng = &sheaf_transport_nng;
@@ -40,20 +41,32 @@ static unsigned start(carrier_server *server, uint32_t connections_max, uint32_t
     return raw_port(nng->server_url(server->server));
 }
 
-static sheaf_link *open_link(const carrier_server *server) {
-    sheaf_transport_options options = carrier_options(nng->server_url(server->server), device);
+static sheaf_link *open_link_as(const carrier_server *server, const pki_kit_files *files) {
+    sheaf_transport_options options = carrier_options(nng->server_url(server->server), files);
     sheaf_problem problem = {SHEAF_OK, ""};
     sheaf_link *link = NULL;
     if (nng->open_link(&options, &link, &problem) != SHEAF_OK) fail_msg("open_link: %s", problem.text);
     return link;
 }
 
-static raw_client open_member(unsigned port) {
+static sheaf_link *open_link(const carrier_server *server) { return open_link_as(server, device); }
+
+static raw_client open_member_as(unsigned port, const pki_kit_files *files) {
     int shaken = 0;
-    raw_client client = raw_client_open(port, &(raw_client_options){.files = device}, &shaken);
+    raw_client client = raw_client_open(port, &(raw_client_options){.files = files}, &shaken);
     assert_int_equal(shaken, 1);
     assert_int_equal(raw_greet(&client), 1);
     return client;
+}
+
+static raw_client open_member(unsigned port) { return open_member_as(port, device); }
+
+/* A request and its answer; the server knows the client as a member after this. */
+static void ask_and_hear(raw_client *client) {
+    uint8_t answer[8];
+    uint32_t id = 0;
+    assert_int_equal(raw_ask(client, 0x80000001u, "x", 1), 1);
+    assert_int_equal(raw_answer(client, &id, answer, sizeof answer), 1);
 }
 
 /* A whole ClientHello that OpenSSL wrote, so that a handshake begins in earnest. */
@@ -193,7 +206,13 @@ static void announced_gigabytes_cost_nothing(void **state) {
     carrier_server server;
     raw_client clients[PEERS];
     unsigned port = start(&server, 200, 100);
-    for (unsigned i = 0; i < PEERS; i++) clients[i] = open_member(port);
+    const pki_kit_files *files = NULL;
+    for (unsigned i = 0; i < PEERS; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "giant-%02u", i);
+        if (i % PER_PEER == 0) files = pki_kit_issue(kit, "device", name, NULL);
+        clients[i] = open_member_as(port, files);
+    }
     long before = address_space_kib();
     for (unsigned i = 0; i < PEERS; i++) assert_int_equal(raw_write(clients[i].ssl, gigabyte, 8), 1);
     carrier_wait_rejects(&server, PEERS);
@@ -334,6 +353,88 @@ static void peers_that_vanish_leave_no_connection_behind(void **state) {
     carrier_stop(&server);
 }
 
+/* Room for six: ten silent members of one certificate would leave none. */
+static void one_identity_holds_four_connections_and_the_newest_stay(void **state) {
+    (void)state;
+    enum { MEMBERS = 10, GONE = MEMBERS - PER_PEER };
+    const pki_kit_files *namesake = pki_kit_issue(kit, "device", "device-01", &(pki_kit_options){.tenant = "umbrella"});
+    carrier_server server;
+    raw_client clients[MEMBERS];
+    unsigned port = start(&server, PER_PEER + 2, 8);
+    sheaf_link *link = open_link_as(&server, namesake); /* older than all of them, and not theirs to push out */
+    carrier_round_trip(nng, link, 10, 1);
+    for (unsigned i = 0; i < MEMBERS; i++) {
+        clients[i] = open_member(port);
+        ask_and_hear(&clients[i]);
+    }
+    carrier_wait_rejects(&server, GONE);
+    for (unsigned i = 0; i < GONE; i++) assert_int_equal(raw_is_closed(clients[i].fd, SLACK_MS), 1);
+    for (unsigned i = GONE; i < MEMBERS; i++) ask_and_hear(&clients[i]);
+    carrier_round_trip(nng, link, 10, 2);
+    sheaf_link *newcomer = open_link_as(&server, namesake);
+    carrier_round_trip(nng, newcomer, 10, 3);
+    assert_int_equal(server.rejects, GONE);
+    assert_int_equal(server.last_reject, SHEAF_E_BUSY);
+    assert_non_null(strstr(server.last_reject_text, "too many connections of this peer"));
+    for (unsigned i = 0; i < MEMBERS; i++) raw_client_close(&clients[i]);
+    nng->close(link);
+    nng->close(newcomer);
+    carrier_stop(&server);
+}
+
+/* Each may take 15 s for its frame, by its size, and there are five slots: without the limit nobody else gets one. */
+static void half_sent_frames_of_one_identity_leave_slots_to_others(void **state) {
+    (void)state;
+    enum { MEMBERS = 10 };
+    static const uint8_t begin[] = {0, 0, 0, 0, 0, 0, 0xf0, 0, 0x80, 0, 0, 1, 'h', 'a', 'l'};
+    const pki_kit_files *namesake = pki_kit_issue(kit, "operator", "device-01", NULL);
+    carrier_server server;
+    raw_client clients[MEMBERS];
+    unsigned port = start(&server, 200, PER_PEER + 1);
+    for (unsigned i = 0; i < MEMBERS; i++) {
+        clients[i] = open_member(port);
+        assert_int_equal(raw_write(clients[i].ssl, begin, sizeof begin), 1);
+    }
+    carrier_wait_rejects(&server, MEMBERS - PER_PEER);
+    sheaf_link *link = open_link_as(&server, namesake);
+    uint64_t begun = carrier_now_ms();
+    for (unsigned i = 0; i < 5; i++) carrier_round_trip(nng, link, 1000, i);
+    assert_true(carrier_now_ms() - begun < SLACK_MS);
+    assert_int_equal(server.rejects, MEMBERS - PER_PEER); /* the half-sent frames were still there meanwhile */
+    for (unsigned i = 0; i < MEMBERS; i++) raw_client_close(&clients[i]);
+    nng->close(link);
+    carrier_stop(&server);
+}
+
+/* A connection that waits for the handler has no step under way which could report its end. */
+static void the_oldest_goes_also_while_its_request_is_in_the_handler(void **state) {
+    (void)state;
+    carrier_server server;
+    raw_client clients[PER_PEER + 1];
+    sheaf_transport_options options = carrier_options("tls+tcp://127.0.0.1:0", aggregator);
+    carrier_start(&server, nng, &options, CARRIER_HOLD);
+    unsigned port = raw_port(nng->server_url(server.server));
+    sheaf_exchange *held[PER_PEER];
+    for (unsigned i = 0; i < PER_PEER; i++) {
+        clients[i] = open_member(port);
+        assert_int_equal(raw_ask(&clients[i], 0x80000001u, "x", 1), 1);
+        held[i] = carrier_take(&server);
+    }
+    clients[PER_PEER] = open_member(port);
+    carrier_wait_rejects(&server, 1);
+    assert_int_equal(server.last_reject, SHEAF_E_BUSY);
+    assert_int_equal(raw_is_closed(clients[0].fd, SLACK_MS), 1);
+    for (unsigned i = 0; i < PER_PEER; i++) nng->reply(held[i], sheaf_span_of("late", 4));
+    for (unsigned i = 1; i < PER_PEER; i++) {
+        uint8_t answer[8];
+        uint32_t id = 0;
+        assert_int_equal(raw_answer(&clients[i], &id, answer, sizeof answer), 4);
+    }
+    for (unsigned i = 0; i <= PER_PEER; i++) raw_client_close(&clients[i]);
+    carrier_stop(&server);
+    assert_int_equal(server.rejects, 1);
+}
+
 static void a_link_cuts_a_server_that_stalls(void **state) {
     (void)state;
     unsigned port = 0;
@@ -367,6 +468,9 @@ int main(void) {
         cmocka_unit_test(requests_that_come_together_are_answered_in_turn),
         cmocka_unit_test(random_bytes_after_the_handshake_hurt_nobody),
         cmocka_unit_test(peers_that_vanish_leave_no_connection_behind),
+        cmocka_unit_test(one_identity_holds_four_connections_and_the_newest_stay),
+        cmocka_unit_test(half_sent_frames_of_one_identity_leave_slots_to_others),
+        cmocka_unit_test(the_oldest_goes_also_while_its_request_is_in_the_handler),
         cmocka_unit_test(a_link_cuts_a_server_that_stalls),
     };
     return cmocka_run_group_tests(tests, make_kit, free_kit);
