@@ -3,8 +3,6 @@
 #include <stdio.h>
 
 static const char *const encodings[] = {"f32", NULL};
-static const char *const levels[] = {"debug", "info", "warning", "error", NULL};
-static const char *const forms[] = {"text", "json", NULL};
 
 #define JOB(member) offsetof(sheafd_job_config, member)
 static const sheaf_config_field cohort_fields[] = {
@@ -269,23 +267,6 @@ static const sheaf_config_field limit_fields[] = {
      .help = "A connection that has not finished its handshake by then is cut."},
     {0},
 };
-#define LOG(member) (offsetof(sheafd_config, log.member) - offsetof(sheafd_config, log))
-static const sheaf_config_field log_fields[] = {
-    {.key = "level",
-     .kind = SHEAF_CONFIG_CHOICE,
-     .offset = LOG(level),
-     .preset = "info",
-     .choices = levels,
-     .help = "Least level that is written."},
-    {.key = "form",
-     .kind = SHEAF_CONFIG_CHOICE,
-     .offset = LOG(json),
-     .preset = "text",
-     .choices = forms,
-     .help = "For people or for machines."},
-    {.key = "file", .kind = SHEAF_CONFIG_PATH, .offset = LOG(file), .help = "Appended to; standard error when absent."},
-    {0},
-};
 static const sheaf_config_field top_fields[] = {
     {.key = "server",
      .kind = SHEAF_CONFIG_MAP,
@@ -301,7 +282,7 @@ static const sheaf_config_field top_fields[] = {
     {.key = "log",
      .kind = SHEAF_CONFIG_MAP,
      .offset = offsetof(sheafd_config, log),
-     .fields = log_fields,
+     .fields = sheaf_log_config_fields,
      .help = "What is told about it."},
     {.key = "jobs",
      .kind = SHEAF_CONFIG_LIST,

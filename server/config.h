@@ -5,7 +5,7 @@
  * Errors:  SHEAF_E_CONFIG with file, line, key and what was expected.
  * Reference: `sheafd --help-config` prints every key; docs/CONFIG.md explains. */
 #pragma once
-#include "common/config.h"
+#include "common/log_config.h"
 #include "proto/plan.h"
 
 typedef struct {
@@ -45,10 +45,7 @@ typedef struct {
         uint64_t chunk_bytes, spool_bytes, model_bytes;
         uint32_t exchanges, connections, uploads, handshake_ms;
     } limits;
-    struct {
-        int level, json;
-        const char *file;
-    } log;
+    sheaf_log_config log;
     sheaf_config_list jobs; /* sheafd_job_config */
     sheaf_config *source;
 } sheafd_config;

@@ -2,9 +2,6 @@
 
 #include <string.h>
 
-static const char *const levels[] = {"debug", "info", "warning", "error", NULL};
-static const char *const forms[] = {"text", "json", NULL};
-
 #define EDGE(member) (offsetof(edge_config, edge.member) - offsetof(edge_config, edge))
 static const sheaf_config_field edge_fields[] = {
     {.key = "url",
@@ -117,23 +114,6 @@ static const sheaf_config_field limit_fields[] = {
      .help = "A request without a reply for so long is sent again."},
     {0},
 };
-#define LOG(member) (offsetof(edge_config, log.member) - offsetof(edge_config, log))
-static const sheaf_config_field log_fields[] = {
-    {.key = "level",
-     .kind = SHEAF_CONFIG_CHOICE,
-     .offset = LOG(level),
-     .preset = "info",
-     .choices = levels,
-     .help = "Least level that is written."},
-    {.key = "form",
-     .kind = SHEAF_CONFIG_CHOICE,
-     .offset = LOG(json),
-     .preset = "text",
-     .choices = forms,
-     .help = "For people or for machines."},
-    {.key = "file", .kind = SHEAF_CONFIG_PATH, .offset = LOG(file), .help = "Appended to; standard error when absent."},
-    {0},
-};
 static const sheaf_config_field top_fields[] = {
     {.key = "edge",
      .kind = SHEAF_CONFIG_MAP,
@@ -154,7 +134,7 @@ static const sheaf_config_field top_fields[] = {
     {.key = "log",
      .kind = SHEAF_CONFIG_MAP,
      .offset = offsetof(edge_config, log),
-     .fields = log_fields,
+     .fields = sheaf_log_config_fields,
      .help = "What is told about it."},
     {0},
 };

@@ -4,7 +4,7 @@
  * Threads: one.
  * Errors:  SHEAF_E_CONFIG with file, line, key and what was expected; SHEAF_E_NOT_FOUND, SHEAF_E_PERMISSION. */
 #pragma once
-#include "common/config.h"
+#include "common/log_config.h"
 
 typedef struct {
     struct {
@@ -22,10 +22,7 @@ typedef struct {
         uint64_t chunk_bytes;
         uint32_t handshake_ms, reply_ms;
     } limits;
-    struct {
-        int level, json;
-        const char *file;
-    } log;
+    sheaf_log_config log;
     sheaf_config *source;
 } edge_config;
 
