@@ -33,6 +33,10 @@
     X(E_ROLE, 112, "wrong_role", "the certificate's role does not allow this")                                         \
     X(E_SIGNATURE, 113, "bad_signature", "the signature does not verify over the bytes received")                      \
     X(E_DIGEST, 114, "wrong_digest", "the bytes do not have the digest that was signed")                               \
+    X(E_REVOKED, 115, "revoked", "the certificate was revoked")                                                        \
+    X(E_REGION, 116, "wrong_region", "the job does not take devices of this certificate's region")                     \
+    X(E_REPLAY, 117, "replay", "this was said before, in another session or at another time")                          \
+    X(E_TOKEN, 118, "bad_token", "the enrolment token is unknown, used, expired, or another device's")                 \
     X(E_JOB, 120, "unknown_job", "no such job of this tenant is served here")                                          \
     X(E_ROUND, 121, "wrong_round", "not the round that is open")                                                       \
     X(E_NONCE, 122, "wrong_nonce", "not the nonce of the open round")                                                  \
@@ -55,6 +59,8 @@
     X(E_NO_QUORUM, 141, "no_quorum", "fewer updates than the cohort minimum were accepted in time")                    \
     X(E_NOT_REPRESENTABLE, 142, "not_representable", "no lattice holds these values, or the mean is not finite")       \
     X(E_BUSY, 150, "busy", "a limit is reached for the moment: try again after the given time")                        \
+    X(E_QUOTA, 151, "over_quota", "more than this device may send for the moment: try again after the given time")     \
+    X(E_PAUSED, 152, "paused", "the job is paused: try again after the given time")                                    \
     X(E_DISK, 200, "disk", "a file operation failed")                                                                  \
     X(E_NO_SPACE, 201, "no_space", "the disk or the configured space is full")                                         \
     X(E_MEMORY, 202, "memory", "not enough memory")                                                                    \

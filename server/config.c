@@ -176,7 +176,8 @@ static const sheaf_config_field server_fields[] = {
      .kind = SHEAF_CONFIG_STRING,
      .offset = SERVER(listen),
      .preset = "tls+tcp://127.0.0.1:7443",
-     .help = "Address to listen on; port 0 takes any free one (the file STATE/address tells which)."},
+     .help =
+         "Address to listen on over NNG; port 0 takes any free one (the file STATE/address tells which); '' for none."},
     {.key = "state",
      .kind = SHEAF_CONFIG_PATH,
      .offset = SERVER(state),
@@ -214,6 +215,20 @@ static const sheaf_config_field server_fields[] = {
      .offset = SERVER(exit_when_done),
      .preset = "false",
      .help = "End the process when every job has ended and its devices know."},
+    {0},
+};
+#define BROKER(member) (offsetof(sheafd_config, broker.member) - offsetof(sheafd_config, broker))
+static const sheaf_config_field broker_fields[] = {
+    {.key = "url",
+     .kind = SHEAF_CONFIG_STRING,
+     .offset = BROKER(url),
+     .preset = "",
+     .help = "MQTT broker through which devices are served too, mqtts://HOST:PORT; '' for none."},
+    {.key = "topic_prefix",
+     .kind = SHEAF_CONFIG_NAME,
+     .offset = BROKER(topic_prefix),
+     .preset = "sheaf",
+     .help = "First level of all topics; devices must have the same."},
     {0},
 };
 #define LIMIT(member) (offsetof(sheafd_config, limits.member) - offsetof(sheafd_config, limits))
@@ -274,6 +289,11 @@ static const sheaf_config_field top_fields[] = {
      .required = 1,
      .fields = server_fields,
      .help = "The service."},
+    {.key = "broker",
+     .kind = SHEAF_CONFIG_MAP,
+     .offset = offsetof(sheafd_config, broker),
+     .fields = broker_fields,
+     .help = "The MQTT carrier."},
     {.key = "limits",
      .kind = SHEAF_CONFIG_MAP,
      .offset = offsetof(sheafd_config, limits),
@@ -329,6 +349,13 @@ static sheaf_status check_job(const sheafd_config *config, size_t index, sheaf_p
     return SHEAF_OK;
 }
 
+static sheaf_status check_ends(const sheafd_config *config, sheaf_problem *problem) {
+    if (config->server.listen[0] != '\0' || config->broker.url[0] != '\0') return SHEAF_OK;
+    return sheaf_problem_set(problem, SHEAF_E_CONFIG,
+                             "%s: server.listen and broker.url are both empty; expected at least one address",
+                             sheaf_config_where(config->source, "server.listen"));
+}
+
 /* Waiting devices keep their connections, so a job needs one for each device of its target. */
 static sheaf_status check_connections(const sheafd_config *config, sheaf_problem *problem) {
     const sheafd_job_config *jobs = config->jobs.items;
@@ -348,6 +375,7 @@ sheaf_status sheafd_config_load(const char *path, sheafd_config *out, sheaf_prob
     if (status != SHEAF_OK) return status;
     out->source = source;
     for (size_t i = 0; i < out->jobs.count && status == SHEAF_OK; i++) status = check_job(out, i, problem);
+    if (status == SHEAF_OK) status = check_ends(out, problem);
     if (status == SHEAF_OK) status = check_connections(out, problem);
     if (status != SHEAF_OK) sheafd_config_free(out);
     return status;

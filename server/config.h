@@ -42,6 +42,9 @@ typedef struct {
         int exit_when_done;
     } server;
     struct {
+        const char *url, *topic_prefix;
+    } broker;
+    struct {
         uint64_t chunk_bytes, spool_bytes, model_bytes;
         uint32_t exchanges, connections, uploads, handshake_ms;
     } limits;

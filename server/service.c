@@ -2,10 +2,10 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "common/log.h"
+#include "server/ends.h"
 #include "server/handle.h"
 #include "server/job.h"
 
@@ -21,8 +21,7 @@ struct sheaf_service {
     int lock;                /* on the state folder */
     sheaf_signer *signer;
     sheaf_certificate *certificate;
-    const sheaf_transport *carrier;
-    sheaf_server *server;
+    sheaf_ends ends;
     sheaf_request_pool *pool;
     sheaf_queue *tasks;      /* of sheaf_task: requests, and additions of all jobs */
     sheaf_refusals refusals; /* of what never reached a job */
@@ -39,43 +38,6 @@ static void *work(void *context) {
         if (task != NULL) task->run(task, &self->scratch);
     }
     return NULL;
-}
-
-/* For a carrier that lets in more than limits.exchanges at once. */
-static void ask_to_wait(sheaf_service *service, sheaf_exchange *exchange) {
-    uint8_t bytes[SHEAF_FRAME_BYTES_MAX(0)];
-    sheaf_buffer frame = {bytes, 0, sizeof bytes};
-    sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
-    reply.which_body = sheaf_v1_Reply_wait_tag;
-    reply.body.wait.status = SHEAF_E_BUSY;
-    reply.body.wait.retry_ms = 100;
-    if (sheaf_frame_encode_reply(&reply, sheaf_span_of(NULL, 0), &frame) == SHEAF_OK)
-        service->carrier->reply(exchange, sheaf_buffer_span(&frame));
-}
-
-static void on_request(void *context, sheaf_exchange *exchange, sheaf_certificate *peer, sheaf_span frame) {
-    sheaf_service *service = context;
-    sheaf_request *request = sheaf_request_take(service->pool);
-    if (request == NULL) {
-        ask_to_wait(service, exchange);
-        return;
-    }
-    request->task.run = sheaf_handle_request;
-    request->service = &service->handlers;
-    request->carrier = service->carrier;
-    request->exchange = exchange;
-    request->peer = peer;
-    request->frame = frame;
-    sheaf_queue_push(service->tasks, &request->task);
-}
-
-static void on_reject(void *context, sheaf_status reason, const char *detail) {
-    sheaf_service *service = context;
-    /* A peer that leaves by itself before it has said who it is was not refused. */
-    if (reason == SHEAF_E_NETWORK)
-        sheaf_log(SHEAF_LOG_DEBUG, "connection_lost", "detail=\"%s\"", detail);
-    else
-        sheaf_refusals_note(&service->refusals, reason, "", "", detail);
 }
 
 static sheaf_status open_identity(sheaf_service *service, sheaf_problem *problem) {
@@ -131,65 +93,10 @@ static sheaf_status open_jobs(sheaf_service *service, sheaf_problem *problem) {
     return SHEAF_OK;
 }
 
-/* Where scripts and people find the port that was chosen; written anew at every start, so it is not synced. */
-static sheaf_status write_address(const sheaf_service *service, sheaf_problem *problem) {
-    char path[SHEAF_PATH_BYTES], draft[SHEAF_PATH_BYTES];
-    const char *url = sheaf_service_url(service), *state = service->config->server.state;
-    int fd = -1;
-    sheaf_status status = sheaf_path_join(path, state, "address", problem);
-    if (status == SHEAF_OK) status = sheaf_path_join(draft, state, "address.new", problem);
-    if (status == SHEAF_OK) status = sheaf_file_create(draft, 0644, &fd, problem);
-    if (status != SHEAF_OK) return status;
-    status = sheaf_file_write_at(fd, sheaf_span_of(url, strlen(url)), 0, draft, problem);
-    close(fd);
-    return status == SHEAF_OK ? sheaf_file_swap(draft, path, problem) : status;
-}
-
-/* Descriptors that the service needs beside connections: uploads, models, database, log, libraries. */
-static uint64_t other_descriptors(const sheafd_config *config) {
-    return 64 + config->jobs.count * ((uint64_t)config->limits.uploads + 8) + config->server.workers;
-}
-
-/* Connections that this process can hold without running out of descriptors for its own files; each connection may be
- * counted twice, before and after its handshake. Raises the soft limit first. */
-static uint32_t connections_that_fit(const sheafd_config *config) {
-    struct rlimit limit;
-    uint64_t others = other_descriptors(config), wanted = others + 2 * (uint64_t)config->limits.connections;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return config->limits.connections;
-    if (limit.rlim_cur < wanted && limit.rlim_cur < limit.rlim_max) {
-        limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit);
-        (void)getrlimit(RLIMIT_NOFILE, &limit);
-    }
-    if (limit.rlim_cur >= wanted) return config->limits.connections;
-    uint64_t fit = limit.rlim_cur > others + 2 ? (limit.rlim_cur - others) / 2 : 1;
-    sheaf_log(SHEAF_LOG_WARNING, "connections_limited",
-              "wanted=%u fit=%llu advice=\"raise the limit of open files (LimitNOFILE, ulimit -n) to %llu\"",
-              config->limits.connections, (unsigned long long)fit, (unsigned long long)wanted);
-    return (uint32_t)fit;
-}
-
-static sheaf_status listen_for_devices(sheaf_service *service, sheaf_problem *problem) {
-    const sheafd_config *config = service->config;
-    service->carrier = sheaf_transport_for(config->server.listen);
-    if (service->carrier == NULL) {
-        return sheaf_problem_set(problem, SHEAF_E_CONFIG,
-                                 "%s: server.listen: '%s' is no address we can listen on; expected tls+tcp://HOST:PORT",
-                                 sheaf_config_where(config->source, "server.listen"), config->server.listen);
-    }
-    const sheaf_transport_options options = {.url = config->server.listen,
-                                             .tls = {.certificate_path = config->server.certificate,
-                                                     .key_path = config->server.key,
-                                                     .ca_path = config->server.ca,
-                                                     .tls12_profile = config->server.tls12_profile},
-                                             .frame_bytes_max =
-                                                 (uint32_t)SHEAF_FRAME_BYTES_MAX(config->limits.chunk_bytes),
-                                             .handshake_ms = config->limits.handshake_ms,
-                                             .exchanges_max = config->limits.exchanges,
-                                             .connections_max = connections_that_fit(config)};
-    sheaf_status status =
-        service->carrier->open_server(&options, on_request, on_reject, service, &service->server, problem);
-    return status == SHEAF_OK ? write_address(service, problem) : status;
+static sheaf_status open_ends(sheaf_service *service, sheaf_problem *problem) {
+    service->ends.sink =
+        (sheaf_ends_sink){&service->handlers, &service->refusals, service->pool, service->tasks, service->config};
+    return sheaf_ends_open(&service->ends, problem);
 }
 
 /* Two services on one state would each release the same rounds. */
@@ -214,7 +121,7 @@ sheaf_status sheaf_service_open(const sheafd_config *config, sheaf_service **out
     if (status == SHEAF_OK) status = take_state(service, problem);
     if (status == SHEAF_OK) status = open_workers(service, problem);
     if (status == SHEAF_OK) status = open_jobs(service, problem);
-    if (status == SHEAF_OK) status = listen_for_devices(service, problem);
+    if (status == SHEAF_OK) status = open_ends(service, problem);
     if (status == SHEAF_OK)
         *out = service;
     else
@@ -222,7 +129,7 @@ sheaf_status sheaf_service_open(const sheafd_config *config, sheaf_service **out
     return status;
 }
 
-const char *sheaf_service_url(const sheaf_service *service) { return service->carrier->server_url(service->server); }
+const char *sheaf_service_url(const sheaf_service *service) { return sheaf_ends_url(&service->ends, 0); }
 
 sheaf_status sheaf_service_jobs_ended(const sheaf_service *service) {
     sheaf_status worst = SHEAF_OK;
@@ -258,7 +165,7 @@ void sheaf_service_keep_refusals(sheaf_service *service) {
 /* From the outside in: no new requests, then no work, then no jobs. */
 void sheaf_service_close(sheaf_service *service) {
     if (service == NULL) return;
-    if (service->server != NULL) service->carrier->stop_server(service->server);
+    sheaf_ends_close(&service->ends);
     if (service->tasks != NULL) sheaf_queue_close(service->tasks);
     for (uint32_t i = 0; i < service->worker_count; i++) {
         (void)pthread_join(service->workers[i].thread, NULL);

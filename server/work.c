@@ -1,4 +1,4 @@
-#include "server/work.h"
+#include "server/ends.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -52,7 +52,7 @@ void sheaf_request_reply(sheaf_request *request, const sheaf_v1_Reply *reply, sh
                          sheaf_buffer *scratch) {
     sheaf_status status = sheaf_frame_encode_reply(reply, payload, scratch);
     assert(status == SHEAF_OK); /* every reply of ours fits the frame, by the sizes in sheaf.options */
-    request->carrier->reply(request->exchange, sheaf_buffer_span(scratch));
+    request->end->carrier->reply(request->exchange, sheaf_buffer_span(scratch));
     give_back(request);
 }
 

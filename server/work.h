@@ -20,6 +20,7 @@ struct sheaf_task {
 typedef enum { SHEAF_ON_QUERY, SHEAF_ON_PROGRESS, SHEAF_ON_OFFER, SHEAF_ON_UPDATE, SHEAF_ON_CLOCK } sheaf_event;
 
 typedef struct sheaf_request_pool sheaf_request_pool;
+typedef struct sheaf_end sheaf_end; /* ends.h */
 
 typedef struct sheaf_request sheaf_request;
 struct sheaf_request {
@@ -27,7 +28,7 @@ struct sheaf_request {
     void *service;
     sheaf_request_pool *pool;
     sheaf_request *next_free;
-    const sheaf_transport *carrier;
+    const sheaf_end *end; /* where it came in, and its reply goes out */
     sheaf_exchange *exchange;
     sheaf_certificate *peer;   /* borrowed until the reply */
     sheaf_span frame, payload; /* likewise */

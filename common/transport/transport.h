@@ -31,14 +31,24 @@ typedef struct {
 } sheaf_tls_options;
 
 typedef struct {
-    const char *url;          /* tls+tcp://host:port (port 0 = any free one), or inproc://name */
+    const char *url;          /* tls+tcp://host:port (port 0 = any free one), mqtts://host:port (of the broker), or
+                                 inproc://name */
     sheaf_tls_options tls;    /* paths are read during the call */
     uint32_t frame_bytes_max; /* larger frames end the connection; > 0 */
     uint32_t handshake_ms;    /* a peer that has not finished its handshake by then is cut; > 0 */
-    uint32_t exchanges_max;   /* requests in the handler or waiting for a reply; > 0 */
+    uint32_t exchanges_max;   /* servers: requests in the handler or waiting for a reply; > 0 */
+    uint32_t window;          /* links: requests that may wait for their replies at a time; 0 = 1 */
     uint32_t connections_max; /* servers: further ones are cut at once; > 0. nng also keeps at most 4 of one identity,
                                  and a fifth ends the oldest of them (on_reject says SHEAF_E_BUSY) */
+    const char *topic_prefix; /* mqtt: first level of all topics; NULL = "sheaf" */
 } sheaf_transport_options;
+
+/* Devices that take the same frames at the same time. Whoever has the key can read and write in the group, so what is
+ * cast must be checked by a signed digest. */
+typedef struct {
+    uint8_t id[16];  /* names the group; need not be secret */
+    uint8_t key[16]; /* AES-128-GCM; a new one for each id */
+} sheaf_cast_group;
 
 /* Called once per request. `peer` and `request` are borrowed until the reply is given. */
 typedef void (*sheaf_request_handler)(void *context, sheaf_exchange *exchange, sheaf_certificate *peer,
@@ -62,21 +72,28 @@ struct sheaf_transport {
     void (*stop_server)(sheaf_server *server);
     /* Gives the reply (copied) and ends the exchange. Owed exactly once for every exchange. */
     void (*reply)(sheaf_exchange *exchange, sheaf_span frame);
+    /* Sends one frame (copied) to all that have joined the group; some may miss it. The same `sequence` may be cast again
+     * only with the same frame. SHEAF_AGAIN: as much is on its way as may be, try later; SHEAF_E_NETWORK. The function is
+     * NULL for carriers that cannot. Any thread. */
+    sheaf_status (*cast)(sheaf_server *server, const sheaf_cast_group *group, uint64_t sequence, sheaf_span frame);
 
     /* Starts to connect; reconnects by itself with growing pauses. SHEAF_E_USAGE (url), SHEAF_E_CERTIFICATE,
      * SHEAF_E_NOT_FOUND, SHEAF_E_PERMISSION. An unreachable peer is no error here. */
     sheaf_status (*open_link)(const sheaf_transport_options *options, sheaf_link **out, sheaf_problem *problem);
-    /* Takes one request (copied). SHEAF_AGAIN while the last one has no answer; SHEAF_E_TOO_LARGE. */
+    /* Takes one request (copied). SHEAF_AGAIN while `window` of them have no answer; SHEAF_E_TOO_LARGE. */
     sheaf_status (*send)(sheaf_link *link, sheaf_span frame);
-    /* The answer, whole. SHEAF_AGAIN: not there yet. SHEAF_E_NETWORK: the request failed (see `problem` for why:
-     * refused connection, rejected certificate ...) and may be sent again. SHEAF_E_TOO_LARGE: it does not fit and is
-     * dropped. */
+    /* The next answer, whole, in the order in which they were given; or a frame that was cast to the group joined.
+     * SHEAF_AGAIN: not there yet. SHEAF_E_NETWORK: all requests on their way failed (see `problem` for why: refused
+     * connection, rejected certificate ...) and may be sent again. SHEAF_E_TOO_LARGE: it does not fit and is dropped. */
     sheaf_status (*receive)(sheaf_link *link, sheaf_buffer *out, sheaf_problem *problem);
-    /* Gives up the request in flight, so that send may take another. */
+    /* Gives up the requests in flight, so that send may take others. */
     void (*cancel)(sheaf_link *link);
     /* The verified certificate of the aggregator that sent the last answer, or NULL before the first. Borrowed until
      * the next call on this link. */
     sheaf_certificate *(*peer)(sheaf_link *link);
+    /* From now on takes what is cast to this group, and to no other; NULL leaves it. The function is NULL for carriers
+     * that cannot. */
+    sheaf_status (*join)(sheaf_link *link, const sheaf_cast_group *group);
     void (*close)(sheaf_link *link); /* NULL is fine */
 };
 

@@ -206,7 +206,7 @@ federation_data_options() { # train or test: DATA_OPTIONS becomes the options th
 federation_wait_for_address() { # prints the url of the service, once it listens
     local try
     for ((try = 0; try < 300; try++)); do
-        [ -s "$RUN/state/address" ] && cat "$RUN/state/address" && return 0
+        [ -s "$RUN/state/address" ] && head -n 1 "$RUN/state/address" && return 0
         kill -0 "$1" 2>/dev/null || return 1
         sleep 0.1
     done

@@ -116,7 +116,7 @@ class Fleet:
         self.wait_for(lambda: os.path.exists(address) or self.server.poll() is not None)
         assert self.server.poll() is None, self.server.stderr.read()
         with open(address, encoding="ascii") as file:
-            self.settings["listen"] = file.read().strip()
+            self.settings["listen"] = file.readline().strip()
         self.write_server_config()  # a restart keeps the port
         return self.settings["listen"]
 

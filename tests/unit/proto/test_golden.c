@@ -145,6 +145,14 @@ static sheaf_status make_model_query(sheaf_buffer *out) {
     request.body.model.bytes_max = 262144;
     return sheaf_frame_encode_request(&request, sheaf_span_of(NULL, 0), out);
 }
+static sheaf_status make_model_query_held(sheaf_buffer *out) {
+    sheaf_v1_Request request = request_of(sheaf_v1_Request_model_tag);
+    SET_BYTES(request.body.model.digest, 2, 32);
+    request.body.model.bytes_max = 262144;
+    SET_BYTES(request.body.model.held, 3, 32);
+    request.body.model.can_join = true;
+    return sheaf_frame_encode_request(&request, sheaf_span_of(NULL, 0), out);
+}
 static sheaf_status make_progress(sheaf_buffer *out) {
     sheaf_v1_Request request = request_of(sheaf_v1_Request_progress_tag);
     request.body.progress.round = 7;
@@ -168,6 +176,15 @@ static sheaf_status make_chunk(sheaf_buffer *out) {
     fill(payload, sizeof payload, 200);
     SET_BYTES(request.body.chunk.payload_digest, 5, 32);
     request.body.chunk.offset = 8192;
+    return sheaf_frame_encode_request(&request, sheaf_span_of(payload, sizeof payload), out);
+}
+
+static sheaf_status make_chunk_digested(sheaf_buffer *out) {
+    sheaf_v1_Request request = request_of(sheaf_v1_Request_chunk_tag);
+    uint8_t payload[3];
+    fill(payload, sizeof payload, 200);
+    SET_BYTES(request.body.chunk.payload_digest, 5, 32);
+    SET_BYTES(request.body.chunk.chunk_digest, 6, 32);
     return sheaf_frame_encode_request(&request, sheaf_span_of(payload, sizeof payload), out);
 }
 
@@ -218,6 +235,26 @@ static sheaf_status make_model_part(sheaf_buffer *out) {
     reply.body.model.offset = 4096;
     reply.body.model.total_bytes = 10240;
     return sheaf_frame_encode_reply(&reply, sheaf_span_of(payload, sizeof payload), out);
+}
+static sheaf_status make_model_part_same(sheaf_buffer *out) {
+    sheaf_v1_Reply reply = reply_of(sheaf_v1_Reply_model_tag);
+    reply.body.model.offset = 4096;
+    reply.body.model.total_bytes = 10240;
+    reply.body.model.same_bytes = 6144;
+    return frame_of(&reply, out);
+}
+static sheaf_status make_model_cast(sheaf_buffer *out) {
+    sheaf_v1_Reply reply = reply_of(sheaf_v1_Reply_cast_tag);
+    SET_BYTES(reply.body.cast.group, 7, 16);
+    SET_BYTES(reply.body.cast.key, 8, 16);
+    reply.body.cast.total_bytes = 10240;
+    return frame_of(&reply, out);
+}
+static sheaf_status make_upload_held(sheaf_buffer *out) {
+    sheaf_v1_Reply reply = reply_of(sheaf_v1_Reply_upload_tag);
+    reply.body.upload.next_offset = 8192;
+    reply.body.upload.held = 5;
+    return frame_of(&reply, out);
 }
 static sheaf_status make_upload(sheaf_buffer *out) {
     sheaf_v1_Reply reply = reply_of(sheaf_v1_Reply_upload_tag);
@@ -274,15 +311,20 @@ static const struct {
     {"request_hello_empty.bin", make_hello_empty},
     {"request_round_query.bin", make_round_query},
     {"request_model_query.bin", make_model_query},
+    {"request_model_query_held.bin", make_model_query_held},
     {"request_progress.bin", make_progress},
     {"request_offer.bin", make_offer},
     {"request_chunk.bin", make_chunk},
+    {"request_chunk_digested.bin", make_chunk_digested},
     {"reply_welcome.bin", make_welcome},
     {"reply_wait.bin", make_wait},
     {"reply_wait_zero.bin", make_wait_zero},
     {"reply_round_open.bin", make_round_open},
     {"reply_model_part.bin", make_model_part},
+    {"reply_model_part_same.bin", make_model_part_same},
+    {"reply_model_cast.bin", make_model_cast},
     {"reply_upload.bin", make_upload},
+    {"reply_upload_held.bin", make_upload_held},
     {"reply_receipt.bin", make_receipt_reply},
     {"reply_refusal.bin", make_refusal},
     {"reply_refusal_conflict.bin", make_refusal_conflict},

@@ -92,9 +92,13 @@ def requests(pb, parts):
         ("hello_empty", pb.Request(**who, hello=pb.Hello()), b""),
         ("round_query", pb.Request(**who, round=pb.RoundQuery(last_round=2**64 - 1)), b""),
         ("model_query", pb.Request(**who, model=pb.ModelQuery(digest=pattern(2, 32), offset=2**40 + 1, bytes_max=262144)), b""),
+        ("model_query_held", pb.Request(**who, model=pb.ModelQuery(digest=pattern(2, 32), bytes_max=262144, held=pattern(3, 32),
+                                                                   can_join=True)), b""),
         ("progress", pb.Request(**who, progress=pb.Progress(round=7, attempt=2, done_permille=1000)), b""),
         ("offer", pb.Request(**who, offer=pb.Offer(statement=parts["update"], signature=signature, training_loss=0.6875)), b""),
         ("chunk", pb.Request(**who, chunk=pb.Chunk(payload_digest=pattern(5, 32), offset=8192)), pattern(200, 300)),
+        ("chunk_digested", pb.Request(**who, chunk=pb.Chunk(payload_digest=pattern(5, 32), chunk_digest=pattern(6, 32))),
+         pattern(200, 3)),
     ]
 
 
@@ -106,6 +110,9 @@ def replies(pb, parts):
         ("wait_zero", pb.Reply(wait=pb.Wait()), b""),
         ("round_open", pb.Reply(round=pb.RoundOpen(statement=parts["round"], signature=signature, plan=parts["plan"])), b""),
         ("model_part", pb.Reply(model=pb.ModelPart(offset=4096, total_bytes=10240)), pattern(17, 513)),
+        ("model_part_same", pb.Reply(model=pb.ModelPart(offset=4096, total_bytes=10240, same_bytes=6144)), b""),
+        ("model_cast", pb.Reply(cast=pb.ModelCast(group=pattern(7, 16), key=pattern(8, 16), total_bytes=10240)), b""),
+        ("upload_held", pb.Reply(upload=pb.Upload(next_offset=8192, held=5)), b""),
         ("upload", pb.Reply(upload=pb.Upload(next_offset=8192)), b""),
         ("receipt", pb.Reply(receipt=pb.Receipt(statement=parts["receipt"], signature=signature)), b""),
         ("refusal", pb.Reply(refusal=pb.Refusal(status=113, reason="bad_signature", detail="not over these bytes")), b""),
