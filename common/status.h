@@ -37,6 +37,7 @@
     X(E_REGION, 116, "wrong_region", "the job does not take devices of this certificate's region")                     \
     X(E_REPLAY, 117, "replay", "this was said before, in another session or at another time")                          \
     X(E_TOKEN, 118, "bad_token", "the enrolment token is unknown, used, expired, or another device's")                 \
+    X(E_SEAL, 119, "bad_seal", "the bytes were not sealed for here with the key in use, or were changed since")        \
     X(E_JOB, 120, "unknown_job", "no such job of this tenant is served here")                                          \
     X(E_ROUND, 121, "wrong_round", "not the round that is open")                                                       \
     X(E_NONCE, 122, "wrong_nonce", "not the nonce of the open round")                                                  \
