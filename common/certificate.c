@@ -16,7 +16,6 @@
 
 #define DER_BYTES_MAX      16384u /* ours have about 600; a peer must not make us parse more */
 #define PEM_FILE_BYTES_MAX (1u << 20)
-#define AUTHORITY_LEVEL    2 /* OpenSSL's security level for the chain: at least 112 bits, no SHA-1 */
 
 struct sheaf_certificate {
     atomic_uint references;
@@ -74,14 +73,22 @@ static sheaf_status read_attribute(X509_NAME *subject, int nid, const char *labe
                              label);
 }
 
-static sheaf_status read_subject(X509 *x509, sheaf_identity *identity, sheaf_problem *problem) {
-    X509_NAME *subject = X509_get_subject_name(x509);
+/* A region is optional; where it stands it must be as plain as the other names. */
+static sheaf_status read_region(X509_NAME *subject, char out[SHEAF_NAME_BYTES], sheaf_problem *problem) {
+    out[0] = '\0';
+    if (X509_NAME_get_index_by_NID(subject, NID_stateOrProvinceName, -1) < 0) return SHEAF_OK;
+    return read_attribute(subject, NID_stateOrProvinceName, "ST (region)", out, problem);
+}
+
+sheaf_status sheaf_certificate_read_subject(X509_NAME *subject, sheaf_identity *identity, sheaf_problem *problem) {
     char role[SHEAF_NAME_BYTES];
     sheaf_status status = read_attribute(subject, NID_organizationName, "O (tenant)", identity->tenant, problem);
     if (status == SHEAF_OK) status = read_attribute(subject, NID_organizationalUnitName, "OU (role)", role, problem);
     if (status == SHEAF_OK) status = read_attribute(subject, NID_commonName, "CN (name)", identity->name, problem);
+    if (status == SHEAF_OK) status = read_region(subject, identity->region, problem);
     if (status != SHEAF_OK) return status;
-    if (X509_NAME_entry_count(subject) != 3) return refuse(problem, "the subject holds more than O, OU and CN");
+    if (X509_NAME_entry_count(subject) != (identity->region[0] != '\0' ? 4 : 3))
+        return refuse(problem, "the subject holds more than O, OU, CN and ST (region)");
     identity->role = sheaf_role_from_name(role);
     if (identity->role != SHEAF_ROLE_NONE) return SHEAF_OK;
     return sheaf_problem_set(problem, SHEAF_E_CERTIFICATE,
@@ -109,17 +116,23 @@ static sheaf_status check_usage(X509 *x509, sheaf_role role, sheaf_problem *prob
 }
 
 /* Looks at the algorithm as written: a curve spelled out by explicit parameters is not the named one. */
-static sheaf_status read_key(sheaf_certificate *certificate, sheaf_problem *problem) {
+sheaf_status sheaf_certificate_check_key(X509_PUBKEY *key, int *is_p256, sheaf_problem *problem) {
     X509_ALGOR *algorithm = NULL;
     const ASN1_OBJECT *kind = NULL;
     const void *parameter = NULL;
     int parameter_type = V_ASN1_UNDEF;
-    X509_PUBKEY_get0_param(NULL, NULL, NULL, &algorithm, X509_get_X509_PUBKEY(certificate->x509));
+    X509_PUBKEY_get0_param(NULL, NULL, NULL, &algorithm, key);
     X509_ALGOR_get0(&kind, &parameter_type, &parameter, algorithm);
     int nid = OBJ_obj2nid(kind);
-    int p256 = nid == NID_X9_62_id_ecPublicKey && parameter_type == V_ASN1_OBJECT &&
+    *is_p256 = nid == NID_X9_62_id_ecPublicKey && parameter_type == V_ASN1_OBJECT &&
                OBJ_obj2nid(parameter) == NID_X9_62_prime256v1;
-    if (!p256 && nid != NID_ED25519) return refuse(problem, "the key must be ECDSA P-256 or Ed25519");
+    return *is_p256 || nid == NID_ED25519 ? SHEAF_OK : refuse(problem, "the key must be ECDSA P-256 or Ed25519");
+}
+
+static sheaf_status read_key(sheaf_certificate *certificate, sheaf_problem *problem) {
+    int p256 = 0;
+    sheaf_status status = sheaf_certificate_check_key(X509_get_X509_PUBKEY(certificate->x509), &p256, problem);
+    if (status != SHEAF_OK) return status;
     certificate->key = X509_get0_pubkey(certificate->x509);
     certificate->hash = p256 ? EVP_sha256() : NULL;
     return certificate->key != NULL ? SHEAF_OK : refuse(problem, "the public key is malformed");
@@ -146,7 +159,9 @@ static sheaf_status parse(sheaf_certificate *certificate, sheaf_problem *problem
     }
     if (X509_get_version(certificate->x509) != X509_VERSION_3) return refuse(problem, "not X.509 version 3");
     sheaf_status status = read_key(certificate, problem);
-    if (status == SHEAF_OK) status = read_subject(certificate->x509, &certificate->identity, problem);
+    if (status == SHEAF_OK)
+        status =
+            sheaf_certificate_read_subject(X509_get_subject_name(certificate->x509), &certificate->identity, problem);
     if (status == SHEAF_OK) status = check_usage(certificate->x509, certificate->identity.role, problem);
     if (status != SHEAF_OK) return status;
     if (EVP_Digest(certificate->der, certificate->der_size, certificate->fingerprint, NULL, EVP_sha256(), NULL) != 1) {
@@ -176,6 +191,36 @@ sheaf_status sheaf_certificate_read(sheaf_span der, sheaf_certificate **out, she
 
 sheaf_status sheaf_certificate_from_der(sheaf_span der, sheaf_certificate **out) {
     return sheaf_certificate_read(der, out, NULL);
+}
+
+static sheaf_status add_intermediate(sheaf_certificate *certificate, sheaf_span der, sheaf_problem *problem) {
+    const unsigned char *at = der.data;
+    if (der.size == 0 || der.size > DER_BYTES_MAX) return refuse(problem, "an intermediate is larger than 16 KiB");
+    X509 *x509 = d2i_X509(NULL, &at, (long)der.size);
+    if (x509 == NULL || at != der.data + der.size) {
+        X509_free(x509);
+        return refuse(problem, "an intermediate is not a certificate in DER");
+    }
+    if (certificate->intermediates == NULL) certificate->intermediates = sk_X509_new_null();
+    if (certificate->intermediates != NULL && sk_X509_push(certificate->intermediates, x509) > 0) return SHEAF_OK;
+    X509_free(x509);
+    return sheaf_problem_set(problem, SHEAF_E_MEMORY, "no memory for a certificate");
+}
+
+sheaf_status sheaf_certificate_read_chain(const sheaf_span *ders, size_t count, sheaf_certificate **out,
+                                          sheaf_problem *problem) {
+    *out = NULL;
+    sheaf_certificate *certificate = NULL;
+    if (count == 0 || count > SHEAF_CHAIN_MAX) return refuse(problem, "no certificate came, or too many");
+    sheaf_status status = sheaf_certificate_read(ders[0], &certificate, problem);
+    (void)ERR_set_mark();
+    for (size_t i = 1; i < count && status == SHEAF_OK; i++) status = add_intermediate(certificate, ders[i], problem);
+    (void)ERR_pop_to_mark();
+    if (status == SHEAF_OK)
+        *out = certificate;
+    else
+        sheaf_certificate_unref(certificate);
+    return status;
 }
 
 /* All certificates of a PEM text; other blocks are passed over. At least one, or SHEAF_E_CERTIFICATE. */
@@ -274,6 +319,12 @@ sheaf_span sheaf_certificate_der(const sheaf_certificate *certificate) {
     return sheaf_span_of(certificate->der, certificate->der_size);
 }
 
+X509 *sheaf_certificate_x509(const sheaf_certificate *certificate) { return certificate->x509; }
+
+struct stack_st_X509 *sheaf_certificate_intermediates(const sheaf_certificate *certificate) {
+    return certificate->intermediates;
+}
+
 /* --- checks ------------------------------------------------------------------------------------------------------- */
 
 sheaf_status sheaf_certificate_verify(const sheaf_certificate *certificate, sheaf_span message, sheaf_span signature) {
@@ -286,53 +337,6 @@ sheaf_status sheaf_certificate_verify(const sheaf_certificate *certificate, shea
         status = SHEAF_E_SIGNATURE; /* 0: another's, negative: not even a signature; the peer's fault both times */
     }
     EVP_MD_CTX_free(context);
-    (void)ERR_pop_to_mark();
-    return status;
-}
-
-static sheaf_status fill_store(X509_STORE *store, const char *ca_path, sheaf_problem *problem) {
-    STACK_OF(X509) *authorities = NULL;
-    sheaf_status status = read_pem_file(ca_path, &authorities, problem);
-    for (int i = 0; status == SHEAF_OK && i < sk_X509_num(authorities); i++) {
-        if (X509_STORE_add_cert(store, sk_X509_value(authorities, i)) == 1) continue;
-        status = sheaf_problem_openssl(problem, SHEAF_E_CRYPTO, "%s: cannot use an authority", ca_path);
-    }
-    sk_X509_pop_free(authorities, X509_free);
-    return status;
-}
-
-static sheaf_status verify_in(X509_STORE *store, X509_STORE_CTX *context, const sheaf_certificate *certificate,
-                              sheaf_problem *problem) {
-    int purpose =
-        certificate->identity.role == SHEAF_ROLE_AGGREGATOR ? X509_PURPOSE_SSL_SERVER : X509_PURPOSE_SSL_CLIENT;
-    if (X509_STORE_CTX_init(context, store, certificate->x509, certificate->intermediates) != 1 ||
-        X509_STORE_CTX_set_purpose(context, purpose) != 1) {
-        return sheaf_problem_openssl(problem, SHEAF_E_CRYPTO, "cannot prepare the check of a certificate");
-    }
-    X509_VERIFY_PARAM_set_auth_level(X509_STORE_CTX_get0_param(context), AUTHORITY_LEVEL);
-    if (X509_verify_cert(context) == 1) return SHEAF_OK;
-    int error = X509_STORE_CTX_get_error(context);
-    /* OpenSSL's code when it could not finish for lack of memory, rather than because of the certificate. */
-    if (error == X509_V_ERR_OUT_OF_MEM)
-        return sheaf_problem_set(problem, SHEAF_E_MEMORY, "no memory to check a certificate");
-    return sheaf_problem_set(problem, SHEAF_E_CERTIFICATE, "certificate refused: %s of %s: %s (at depth %d)",
-                             sheaf_role_name(certificate->identity.role), certificate->identity.name,
-                             X509_verify_cert_error_string(error), X509_STORE_CTX_get_error_depth(context));
-}
-
-sheaf_status sheaf_certificate_check_chain(const sheaf_certificate *certificate, const char *ca_path,
-                                           sheaf_problem *problem) {
-    (void)ERR_set_mark();
-    X509_STORE *store = X509_STORE_new();
-    X509_STORE_CTX *context = X509_STORE_CTX_new();
-    sheaf_status status = SHEAF_OK;
-    if (store == NULL || context == NULL) {
-        status = sheaf_problem_set(problem, SHEAF_E_MEMORY, "no memory to check a certificate");
-    }
-    if (status == SHEAF_OK) status = fill_store(store, ca_path, problem);
-    if (status == SHEAF_OK) status = verify_in(store, context, certificate, problem);
-    X509_STORE_CTX_free(context);
-    X509_STORE_free(store);
     (void)ERR_pop_to_mark();
     return status;
 }

@@ -1,5 +1,6 @@
 #include "common/signer.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include <openssl/err.h>
@@ -8,6 +9,7 @@
 #include "common/private_key.h"
 
 struct sheaf_signer {
+    atomic_uint references;
     EVP_PKEY *key;
     const EVP_MD *hash;
 };
@@ -16,6 +18,7 @@ sheaf_status sheaf_signer_open(const char *key_path, sheaf_signer **out, sheaf_p
     *out = NULL;
     sheaf_signer *signer = calloc(1, sizeof *signer);
     if (signer == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "%s: no memory", key_path);
+    atomic_init(&signer->references, 1);
     sheaf_key_type type = SHEAF_KEY_ANY;
     sheaf_status status = sheaf_private_key_read(key_path, &signer->key, &type, problem);
     if (status != SHEAF_OK) {
@@ -27,8 +30,15 @@ sheaf_status sheaf_signer_open(const char *key_path, sheaf_signer **out, sheaf_p
     return SHEAF_OK;
 }
 
+sheaf_signer *sheaf_signer_ref(sheaf_signer *signer) {
+    atomic_fetch_add_explicit(&signer->references, 1, memory_order_relaxed);
+    return signer;
+}
+
+EVP_PKEY *sheaf_signer_key(const sheaf_signer *signer) { return signer->key; }
+
 void sheaf_signer_free(sheaf_signer *signer) {
-    if (signer == NULL) return;
+    if (signer == NULL || atomic_fetch_sub_explicit(&signer->references, 1, memory_order_acq_rel) != 1) return;
     EVP_PKEY_free(signer->key); /* clears the private part */
     free(signer);
 }

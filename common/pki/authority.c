@@ -100,18 +100,6 @@ static sheaf_status format_fingerprint(const X509 *x509, char out[2 * SHEAF_DIGE
     return SHEAF_OK;
 }
 
-static sheaf_status format_serial(const X509 *x509, char out[SHEAF_SERIAL_BYTES], sheaf_problem *problem) {
-    BIGNUM *number = ASN1_INTEGER_to_BN(X509_get0_serialNumber(x509), NULL);
-    char *text = number == NULL ? NULL : BN_bn2hex(number);
-    sheaf_status status = SHEAF_OK;
-    if (text == NULL || snprintf(out, SHEAF_SERIAL_BYTES, "%s", text) >= (int)SHEAF_SERIAL_BYTES) {
-        status = sheaf_problem_openssl(problem, SHEAF_E_CRYPTO, "cannot print a serial number");
-    }
-    OPENSSL_free(text);
-    BN_free(number);
-    return status;
-}
-
 /* --- create ------------------------------------------------------------------------------------------------------- */
 
 static sheaf_status refuse_existing(const char *certificate, const char *key, sheaf_problem *problem) {
@@ -334,17 +322,36 @@ static sheaf_status describe(X509 *x509, sheaf_issued *out, sheaf_problem *probl
     out->identity = *sheaf_certificate_identity(certificate);
     sheaf_hex(sheaf_certificate_fingerprint(certificate), SHEAF_DIGEST_BYTES, out->fingerprint);
     sheaf_certificate_unref(certificate);
-    status = format_serial(x509, out->serial, problem);
+    status = sheaf_registry_serial_of(x509, out->serial, problem);
     if (status == SHEAF_OK) status = format_time(X509_get0_notBefore(x509), out->not_before, problem);
     return status == SHEAF_OK ? format_time(X509_get0_notAfter(x509), out->not_after, problem) : status;
+}
+
+const char *sheaf_authority_folder(const sheaf_authority *authority) { return authority->folder; }
+
+sheaf_issuer sheaf_authority_issuer(const sheaf_authority *authority) {
+    return (sheaf_issuer){sk_X509_value(authority->chain, 0), authority->key, authority->key_type};
+}
+
+struct stack_st_X509 *sheaf_authority_chain(const sheaf_authority *authority) {
+    return authority->chain;
+}
+
+sheaf_status sheaf_authority_note(sheaf_authority *authority, X509 *x509, sheaf_issued *out, sheaf_problem *problem) {
+    sheaf_status status = describe(x509, out, problem);
+    return status == SHEAF_OK ? sheaf_registry_add(authority->folder, out, problem) : status;
 }
 
 /* Nothing is written before all that can be refused has been made. */
 static sheaf_status issue(sheaf_authority *authority, const sheaf_issue_options *options, sheaf_issued *out,
                           sheaf_problem *problem) {
-    const sheaf_mint_options mint = {options->role, options->tenant, options->name, options->alternative_names,
-                                     options->days};
-    const sheaf_issuer issuer = {sk_X509_value(authority->chain, 0), authority->key, authority->key_type};
+    const sheaf_mint_options mint = {.role = options->role,
+                                     .tenant = options->tenant,
+                                     .name = options->name,
+                                     .region = options->region,
+                                     .alternative_names = options->alternative_names,
+                                     .days = options->days};
+    const sheaf_issuer issuer = sheaf_authority_issuer(authority);
     EVP_PKEY *key = NULL;
     X509 *x509 = NULL;
     int is_new = 0;

@@ -10,6 +10,7 @@
  * SHEAF_E_PERMISSION (a key or folder that others may change), SHEAF_E_CERTIFICATE (ca.pem), SHEAF_E_MISMATCH (ca.key
  * is another's), SHEAF_E_CRYPTO, and those of file.h. Not:     revocation. */
 #pragma once
+#include "common/pki/mint.h"
 #include "common/pki/registry.h"
 #include "common/private_key.h"
 
@@ -41,10 +42,21 @@ SHEAF_MUST_USE sheaf_status sheaf_authority_describe(const char *folder, sheaf_a
 SHEAF_MUST_USE sheaf_status sheaf_authority_open(const char *folder, sheaf_authority **out, sheaf_problem *problem);
 void sheaf_authority_close(sheaf_authority *authority); /* NULL is fine */
 
+/* For those who issue in other ways than sheaf_authority_issue; all borrowed. */
+const char *sheaf_authority_folder(const sheaf_authority *authority);
+sheaf_issuer sheaf_authority_issuer(const sheaf_authority *authority);
+/* The issuer's certificate first, then up to the root. */
+struct stack_st_X509 *sheaf_authority_chain(const sheaf_authority *authority);
+/* Checks a certificate that was just signed by reading it as a peer would, fills *out, and notes it in the list. The
+ * paths in *out are the caller's. */
+SHEAF_MUST_USE sheaf_status sheaf_authority_note(sheaf_authority *authority, X509 *x509, sheaf_issued *out,
+                                                 sheaf_problem *problem);
+
 typedef struct {
     sheaf_role role;
     const char *tenant;
     const char *name;
+    const char *region;            /* NULL or "": none */
     const char *alternative_names; /* aggregators only: "localhost,127.0.0.1" */
     uint32_t days;                 /* the certificate never outlives the authority's own */
     sheaf_key_type key_type;       /* SHEAF_KEY_ANY: P-256, or what the key that is there has */

@@ -1,5 +1,6 @@
 #include "common/pki/mint.h"
 
+#include <arpa/inet.h>
 #include <string.h>
 #include <time.h>
 
@@ -88,10 +89,16 @@ static int push_name(GENERAL_NAMES *names, int type, ASN1_STRING *value) {
     return 0;
 }
 
+/* No top-level domain is a number, so a name that ends in one is an address with a mistake (300.1.1.1). */
+static int ends_in_number(const char *text) {
+    const char *dot = strrchr(text, '.'), *last = dot == NULL ? text : dot + 1;
+    return last[0] != '\0' && strspn(last, "0123456789") == strlen(last);
+}
+
 static sheaf_status add_alternative(GENERAL_NAMES *names, const char *text, sheaf_problem *problem) {
     ASN1_OCTET_STRING *address = a2i_IPADDRESS(text);
     if (address != NULL) return push_name(names, GEN_IPADD, address) ? SHEAF_OK : failed(problem, "subjectAltName");
-    if (!is_host_name(text)) {
+    if (!is_host_name(text) || ends_in_number(text)) {
         return sheaf_problem_set(problem, SHEAF_E_NAME, "alternative name '%s': not a DNS name or an IP address", text);
     }
     ASN1_STRING *host = ASN1_IA5STRING_new();
@@ -128,6 +135,39 @@ static sheaf_status set_alternatives(X509 *x509, const char *list, sheaf_problem
     }
     GENERAL_NAMES_free(names);
     return status;
+}
+
+static int print_alternative(const GENERAL_NAME *name, char out[ALTERNATIVE_NAME_BYTES]) {
+    int type = 0;
+    const ASN1_STRING *value = GENERAL_NAME_get0_value(name, &type);
+    const unsigned char *bytes = ASN1_STRING_get0_data(value);
+    int size = ASN1_STRING_length(value);
+    if (type == GEN_IPADD && size == 4) return inet_ntop(AF_INET, bytes, out, ALTERNATIVE_NAME_BYTES) != NULL;
+    if (type == GEN_IPADD && size == 16) return inet_ntop(AF_INET6, bytes, out, ALTERNATIVE_NAME_BYTES) != NULL;
+    if (type != GEN_DNS || size <= 0 || size >= ALTERNATIVE_NAME_BYTES) return 0;
+    memcpy(out, bytes, (size_t)size);
+    out[size] = '\0';
+    return is_host_name(out);
+}
+
+sheaf_status sheaf_mint_alternatives_of(const X509 *x509, char out[SHEAF_ALTERNATIVES_BYTES], sheaf_problem *problem) {
+    GENERAL_NAMES *names = X509_get_ext_d2i(x509, NID_subject_alt_name, NULL, NULL);
+    size_t used = 0;
+    int good = 1;
+    out[0] = '\0';
+    for (int i = 0; good && i < sk_GENERAL_NAME_num(names); i++) { /* -1 without names */
+        char text[ALTERNATIVE_NAME_BYTES];
+        good = print_alternative(sk_GENERAL_NAME_value(names, i), text);
+        size_t size = good ? strlen(text) : 0;
+        good = good && used + size + 2 < SHEAF_ALTERNATIVES_BYTES;
+        if (!good) continue;
+        if (used > 0) out[used++] = ',';
+        memcpy(out + used, text, size + 1);
+        used += size;
+    }
+    GENERAL_NAMES_free(names);
+    return good ? SHEAF_OK
+                : sheaf_problem_set(problem, SHEAF_E_NAME, "an alternative name that is neither DNS name nor address");
 }
 
 /* --- whole certificates ------------------------------------------------------------------------------------------- */
@@ -184,6 +224,8 @@ static sheaf_status extend_peer(X509 *x509, X509 *issuer, const sheaf_mint_optio
 
 static sheaf_status name_peer(X509 *x509, const sheaf_mint_options *options, sheaf_problem *problem) {
     sheaf_status status = add_name(x509, "O", options->tenant, problem);
+    if (status == SHEAF_OK && options->region != NULL && options->region[0] != '\0')
+        status = add_name(x509, "ST", options->region, problem);
     if (status == SHEAF_OK) status = add_name(x509, "OU", sheaf_role_name(options->role), problem);
     return status == SHEAF_OK ? add_name(x509, "CN", options->name, problem) : status;
 }

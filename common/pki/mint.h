@@ -24,6 +24,7 @@ typedef struct {
     sheaf_role role;
     const char *tenant;
     const char *name;
+    const char *region;            /* NULL or "": none */
     const char *alternative_names; /* aggregators: "localhost,127.0.0.1,::1"; NULL for all others */
     uint32_t days;                 /* 1 to SHEAF_MINT_DAYS_MAX; never beyond the issuer's end */
 } sheaf_mint_options;
@@ -34,3 +35,7 @@ SHEAF_MUST_USE sheaf_status sheaf_mint_root(const char *name, uint32_t days, EVP
 /* A peer's certificate for the public part of `key`. */
 SHEAF_MUST_USE sheaf_status sheaf_mint_peer(const sheaf_mint_options *options, EVP_PKEY *key,
                                             const sheaf_issuer *issuer, X509 **out, sheaf_problem *problem);
+/* The alternative names of a certificate in the form that mint options take, for its renewal; "" when it has none. */
+#define SHEAF_ALTERNATIVES_BYTES 8192u
+SHEAF_MUST_USE sheaf_status sheaf_mint_alternatives_of(const X509 *x509, char out[SHEAF_ALTERNATIVES_BYTES],
+                                                       sheaf_problem *problem);

@@ -1,40 +1,44 @@
 #include "common/pki/registry.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <string.h>
 
-#include <jansson.h>
+#include <openssl/bn.h>
+#include <openssl/x509.h>
 
-#define LINE_BYTES_MAX  8192u
-#define INDEX_BYTES_MAX (256u << 20) /* some half a million entries */
-
-/* --- one entry as a line ------------------------------------------------------------------------------------------ */
+#include "common/openssl_problem.h"
+#include "common/pki/journal.h"
 
 static json_t *to_json(const sheaf_issued *entry) {
-    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "serial", entry->serial, "role",
-                     sheaf_role_name(entry->identity.role), "tenant", entry->identity.tenant, "name",
-                     entry->identity.name, "not_before", entry->not_before, "not_after", entry->not_after,
-                     "fingerprint", entry->fingerprint, "certificate", entry->certificate, "key", entry->key);
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "serial", entry->serial, "role",
+                     entry->authority ? SHEAF_REGISTRY_AUTHORITY : sheaf_role_name(entry->identity.role), "tenant",
+                     entry->identity.tenant, "name", entry->identity.name, "region", entry->identity.region,
+                     "not_before", entry->not_before, "not_after", entry->not_after, "fingerprint", entry->fingerprint,
+                     "certificate", entry->certificate, "key", entry->key);
 }
 
 static int take(const json_t *object, const char *key, char *out, size_t capacity) {
-    const char *text = json_string_value(json_object_get(object, key));
-    if (text == NULL || strlen(text) >= capacity) return 0;
-    memcpy(out, text, strlen(text) + 1);
-    return 1;
+    return sheaf_journal_text(object, key, out, capacity);
+}
+
+/* Lists of older versions have no regions. */
+static int take_region(const json_t *object, char out[SHEAF_NAME_BYTES]) {
+    out[0] = '\0';
+    return json_object_get(object, "region") == NULL || take(object, "region", out, SHEAF_NAME_BYTES);
 }
 
 static int from_json(const json_t *object, sheaf_issued *entry) {
     char role[SHEAF_NAME_BYTES];
+    memset(entry, 0, sizeof *entry);
     if (!take(object, "role", role, sizeof role)) return 0;
+    entry->authority = strcmp(role, SHEAF_REGISTRY_AUTHORITY) == 0;
     entry->identity.role = sheaf_role_from_name(role);
-    return entry->identity.role != SHEAF_ROLE_NONE && take(object, "serial", entry->serial, sizeof entry->serial) &&
+    return (entry->authority || entry->identity.role != SHEAF_ROLE_NONE) &&
+           take(object, "serial", entry->serial, sizeof entry->serial) &&
            take(object, "tenant", entry->identity.tenant, sizeof entry->identity.tenant) &&
            take(object, "name", entry->identity.name, sizeof entry->identity.name) &&
+           take_region(object, entry->identity.region) &&
            take(object, "not_before", entry->not_before, sizeof entry->not_before) &&
            take(object, "not_after", entry->not_after, sizeof entry->not_after) &&
            take(object, "fingerprint", entry->fingerprint, sizeof entry->fingerprint) &&
@@ -42,108 +46,106 @@ static int from_json(const json_t *object, sheaf_issued *entry) {
            take(object, "key", entry->key, sizeof entry->key);
 }
 
-static char *to_line(const sheaf_issued *entry) {
-    json_t *object = to_json(entry);
-    char *text = object == NULL ? NULL : json_dumps(object, JSON_COMPACT);
-    json_decref(object);
-    return text;
-}
-
-/* --- appending ---------------------------------------------------------------------------------------------------- */
-
-/* Where the last whole line ends. */
-static sheaf_status find_end(int fd, const char *path, uint64_t *end, sheaf_problem *problem) {
-    struct stat info;
-    if (fstat(fd, &info) != 0) return sheaf_problem_errno(problem, "look at", path);
-    uint64_t size = (uint64_t)info.st_size;
-    size_t tail = size < LINE_BYTES_MAX ? (size_t)size : LINE_BYTES_MAX;
-    uint8_t bytes[LINE_BYTES_MAX];
-    sheaf_status status = sheaf_file_read_at(fd, bytes, tail, size - tail, path, problem);
-    if (status != SHEAF_OK) return status;
-    while (tail > 0 && bytes[tail - 1] != '\n') tail--, size--;
-    if (tail == 0 && size > 0)
-        return sheaf_problem_set(problem, SHEAF_E_CORRUPT, "%s: its last line is too long", path);
-    *end = size;
-    return SHEAF_OK;
-}
-
-static sheaf_status append(int fd, const char *path, sheaf_span line, sheaf_problem *problem) {
-    uint64_t end = 0;
-    sheaf_status status = find_end(fd, path, &end, problem);
-    if (status != SHEAF_OK) return status;
-    if (ftruncate(fd, (off_t)end) != 0) return sheaf_problem_errno(problem, "cut the torn line of", path);
-    status = sheaf_file_write_at(fd, line, end, path, problem);
-    if (status != SHEAF_OK) return status;
-    if (fsync(fd) != 0) return sheaf_problem_errno(problem, "sync", path);
-    return sheaf_file_sync_folder_of(path, problem); /* the first entry also made the file */
-}
-
 sheaf_status sheaf_registry_add(const char *folder, const sheaf_issued *entry, sheaf_problem *problem) {
-    char path[SHEAF_PATH_BYTES];
-    sheaf_status status = sheaf_path_join(path, folder, SHEAF_REGISTRY_FILE, problem);
-    if (status != SHEAF_OK) return status;
-    char *line = to_line(entry);
-    if (line == NULL)
-        return sheaf_problem_set(problem, SHEAF_E_NAME, "%s: an entry that is not UTF-8, or no memory", path);
-    size_t size = strlen(line);
-    int fd = -1;
-    if (size >= LINE_BYTES_MAX) {
-        status = sheaf_problem_set(problem, SHEAF_E_TOO_LARGE, "%s: an entry is too long", path);
-    } else if ((fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)) < 0) {
-        status = sheaf_problem_errno(problem, "open", path);
-    } else {
-        line[size] = '\n'; /* in the place of the NUL */
-        status = append(fd, path, sheaf_span_of(line, size + 1), problem);
-    }
-    if (fd >= 0) close(fd);
-    free(line);
+    json_t *object = to_json(entry);
+    sheaf_status status = sheaf_journal_append(folder, SHEAF_REGISTRY_FILE, object, problem);
+    json_decref(object);
     return status;
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-static size_t count_lines(const sheaf_buffer *text) {
-    size_t lines = 0;
-    for (size_t i = 0; i < text->size; i++) lines += text->data[i] == '\n';
-    return lines;
+typedef struct {
+    void *items;
+    size_t count, capacity, item_bytes;
+    int out_of_memory;
+} growing;
+
+static void *next_item(growing *list) {
+    if (list->count == list->capacity) {
+        size_t capacity = list->capacity == 0 ? 64 : 2 * list->capacity;
+        void *larger = realloc(list->items, capacity * list->item_bytes);
+        if (larger == NULL) {
+            list->out_of_memory = 1;
+            return NULL;
+        }
+        list->items = larger;
+        list->capacity = capacity;
+    }
+    return (char *)list->items + list->count++ * list->item_bytes;
 }
 
-static sheaf_status parse_lines(const sheaf_buffer *text, const char *path, sheaf_issued *entries, size_t count,
-                                sheaf_problem *problem) {
-    const char *at = (const char *)text->data;
-    for (size_t i = 0; i < count; i++) {
-        size_t size = strcspn(at, "\n"); /* a NUL ends the text; one inside a line fails as JSON below */
-        json_t *object = json_loadb(at, size, JSON_REJECT_DUPLICATES, NULL);
-        int good = json_is_object(object) && from_json(object, &entries[i]);
-        json_decref(object);
-        if (!good) return sheaf_problem_set(problem, SHEAF_E_CORRUPT, "%s:%zu: not an entry", path, i + 1);
-        at += size + 1;
+static sheaf_status end_list(growing *list, sheaf_status status, const char *folder, void *items, size_t *count,
+                             sheaf_problem *problem) {
+    if (list->out_of_memory)
+        status = sheaf_problem_set(problem, SHEAF_E_MEMORY, "%s: no memory for %zu entries", folder, list->count);
+    if (status != SHEAF_OK) {
+        free(list->items);
+        return status;
     }
+    memcpy(items, &list->items, sizeof list->items);
+    *count = list->count;
     return SHEAF_OK;
+}
+
+static int take_issued(void *context, const json_t *object) {
+    sheaf_issued *entry = next_item(context);
+    return entry != NULL && from_json(object, entry);
 }
 
 sheaf_status sheaf_registry_read(const char *folder, sheaf_issued **entries, size_t *count, sheaf_problem *problem) {
     *entries = NULL;
     *count = 0;
-    char path[SHEAF_PATH_BYTES];
-    sheaf_buffer text = {0};
-    sheaf_status status = sheaf_path_join(path, folder, SHEAF_REGISTRY_FILE, problem);
-    if (status == SHEAF_OK) status = sheaf_file_read_whole(path, INDEX_BYTES_MAX, &text, problem);
-    if (status == SHEAF_E_NOT_FOUND) return SHEAF_OK;
-    if (status != SHEAF_OK) return status;
-    size_t lines = count_lines(&text);
-    sheaf_issued *read = calloc(lines + 1, sizeof *read);
-    if (read == NULL) {
-        status = sheaf_problem_set(problem, SHEAF_E_MEMORY, "%s: no memory for %zu entries", path, lines);
-    } else {
-        status = parse_lines(&text, path, read, lines, problem);
+    growing list = {.item_bytes = sizeof(sheaf_issued)};
+    sheaf_status status = sheaf_journal_read(folder, SHEAF_REGISTRY_FILE, take_issued, &list, problem);
+    return end_list(&list, status, folder, entries, count, problem);
+}
+
+/* --- revocations -------------------------------------------------------------------------------------------------- */
+
+sheaf_status sheaf_registry_revoke(const char *folder, const sheaf_revoked *entry, sheaf_problem *problem) {
+    json_t *object = json_pack("{s:s, s:I, s:s}", "serial", entry->serial, "at_unix_s", (json_int_t)entry->at_unix_s,
+                               "reason", entry->reason);
+    sheaf_status status = sheaf_journal_append(folder, SHEAF_REVOKED_FILE, object, problem);
+    json_decref(object);
+    return status;
+}
+
+static int take_revoked(void *context, const json_t *object) {
+    sheaf_revoked *entry = next_item(context);
+    if (entry == NULL) return 0;
+    const json_t *at = json_object_get(object, "at_unix_s");
+    entry->at_unix_s = json_integer_value(at);
+    return json_is_integer(at) && take(object, "serial", entry->serial, sizeof entry->serial) &&
+           take(object, "reason", entry->reason, sizeof entry->reason);
+}
+
+sheaf_status sheaf_registry_read_revoked(const char *folder, sheaf_revoked **entries, size_t *count,
+                                         sheaf_problem *problem) {
+    *entries = NULL;
+    *count = 0;
+    growing list = {.item_bytes = sizeof(sheaf_revoked)};
+    sheaf_status status = sheaf_journal_read(folder, SHEAF_REVOKED_FILE, take_revoked, &list, problem);
+    return end_list(&list, status, folder, entries, count, problem);
+}
+
+const sheaf_revoked *sheaf_registry_find_revoked(const sheaf_revoked *entries, size_t count, const char *serial) {
+    const sheaf_revoked *found = NULL;
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(entries[i].serial, serial) != 0) continue;
+        if (found == NULL || entries[i].at_unix_s < found->at_unix_s) found = &entries[i];
     }
-    free(text.data);
-    if (status != SHEAF_OK) {
-        free(read);
-        return status;
+    return found;
+}
+
+sheaf_status sheaf_registry_serial_of(const X509 *x509, char out[SHEAF_SERIAL_BYTES], sheaf_problem *problem) {
+    BIGNUM *number = ASN1_INTEGER_to_BN(X509_get0_serialNumber(x509), NULL);
+    char *text = number == NULL ? NULL : BN_bn2hex(number);
+    sheaf_status status = SHEAF_OK;
+    if (text == NULL || snprintf(out, SHEAF_SERIAL_BYTES, "%s", text) >= (int)SHEAF_SERIAL_BYTES) {
+        status = sheaf_problem_openssl(problem, SHEAF_E_CRYPTO, "cannot print a serial number");
     }
-    *entries = read;
-    *count = lines;
-    return SHEAF_OK;
+    OPENSSL_free(text);
+    BN_free(number);
+    return status;
 }

@@ -11,14 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/credentials.h"
 #include "common/transport/transport.h"
+#include "common/trust.h"
 
 #define NAME_BYTES 256u /* of "inproc://name", with the NUL */
 
 typedef struct {
     char url[NAME_BYTES];
-    char *ca_path;
-    sheaf_certificate *own;
+    sheaf_trust *trust;
+    sheaf_credentials *credentials;
+    sheaf_certificate *own; /* of the last connection */
     uint32_t frame_bytes_max;
 } endpoint;
 
@@ -41,7 +44,8 @@ struct sheaf_server {
     void *context;
     sheaf_exchange *oldest, *newest;
     uint32_t handed_over, exchanges_max;
-    uint32_t connections, connections_max;
+    uint32_t connections_max, connections;
+    sheaf_link *links; /* those that are connected */
     int stopping;
     pthread_cond_t changed;
     pthread_t worker;
@@ -49,6 +53,7 @@ struct sheaf_server {
 
 struct sheaf_link {
     endpoint end;
+    sheaf_link *next;    /* in the links of the server that it is connected to */
     uint64_t generation; /* of the server it is connected to; 0: none */
     sheaf_exchange *flight;
     int answered; /* `answer` and `outcome` tell how the request ended */
@@ -65,9 +70,35 @@ static uint64_t generations;
 /* ---- both ends ---- */
 
 static void endpoint_fini(endpoint *end) {
-    free(end->ca_path);
+    sheaf_trust_unref(end->trust);
+    sheaf_credentials_unref(end->credentials);
     sheaf_certificate_unref(end->own);
     memset(end, 0, sizeof *end);
+}
+
+static sheaf_status endpoint_open_tls(endpoint *end, const sheaf_tls_options *tls, sheaf_problem *problem) {
+    const sheaf_trust_options files = {.ca_path = tls->ca_path};
+    sheaf_status status = SHEAF_OK;
+    if (tls->trust != NULL)
+        end->trust = sheaf_trust_ref(tls->trust);
+    else
+        status = sheaf_trust_open(&files, &end->trust, problem);
+    if (status != SHEAF_OK) return status;
+    if (tls->credentials != NULL)
+        end->credentials = sheaf_credentials_ref(tls->credentials);
+    else
+        status = sheaf_credentials_open(tls->certificate_path, tls->key_path, &end->credentials, problem);
+    return status;
+}
+
+/* What is read again when a connection begins, as on the network. */
+static void endpoint_refresh(endpoint *end) {
+    sheaf_credentials_pair pair;
+    (void)sheaf_credentials_poll(end->credentials);
+    sheaf_credentials_take(end->credentials, &pair);
+    sheaf_certificate_unref(end->own);
+    end->own = sheaf_certificate_ref(pair.certificate);
+    sheaf_credentials_pair_fini(&pair);
 }
 
 static sheaf_status endpoint_init(endpoint *end, const sheaf_transport_options *options, sheaf_problem *problem) {
@@ -79,9 +110,9 @@ static sheaf_status endpoint_init(endpoint *end, const sheaf_transport_options *
     }
     (void)snprintf(end->url, sizeof end->url, "%s", options->url);
     end->frame_bytes_max = options->frame_bytes_max;
-    end->ca_path = strdup(options->tls.ca_path);
-    if (end->ca_path == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "%s: no memory", end->url);
-    return sheaf_certificate_from_pem_file(options->tls.certificate_path, &end->own, problem);
+    sheaf_status status = endpoint_open_tls(end, &options->tls, problem);
+    if (status == SHEAF_OK) endpoint_refresh(end);
+    return status;
 }
 
 static void exchange_unlink(sheaf_exchange *exchange) {
@@ -242,7 +273,12 @@ static void reply(sheaf_exchange *exchange, sheaf_span frame) {
 
 static void disconnect(sheaf_link *link) {
     sheaf_server *server = find_server(link->end.url);
-    if (server != NULL && server->generation == link->generation) server->connections--;
+    if (server != NULL && server->generation == link->generation) {
+        sheaf_link **at = &server->links;
+        while (*at != link) at = &(*at)->next;
+        *at = link->next;
+        server->connections--;
+    }
     link->generation = 0;
     sheaf_certificate_unref(link->server_certificate);
     link->server_certificate = NULL;
@@ -250,12 +286,12 @@ static void disconnect(sheaf_link *link) {
 
 /* What the TLS handshake would have found. A refusal by the server is told to its on_reject, as on the network. */
 static sheaf_status judge(const sheaf_server *server, const sheaf_link *link, sheaf_problem *problem) {
-    sheaf_status status = sheaf_certificate_check_chain(server->end.own, link->end.ca_path, problem);
+    sheaf_status status = sheaf_trust_check(link->end.trust, server->end.own, SHEAF_ROLE_NONE, problem);
     if (status != SHEAF_OK) return status;
     if (sheaf_certificate_identity(server->end.own)->role != SHEAF_ROLE_AGGREGATOR) {
         return sheaf_problem_set(problem, SHEAF_E_ROLE, "the server's certificate is not an aggregator's");
     }
-    status = sheaf_certificate_check_chain(link->end.own, server->end.ca_path, problem);
+    status = sheaf_trust_check(server->end.trust, link->end.own, SHEAF_ROLE_NONE, problem);
     if (status == SHEAF_OK && sheaf_certificate_identity(link->end.own)->role == SHEAF_ROLE_AGGREGATOR) {
         status = sheaf_problem_set(problem, SHEAF_E_ROLE, "an aggregator's certificate is used by a client");
     }
@@ -276,14 +312,44 @@ static sheaf_server *connect_to_server(sheaf_link *link) {
         return NULL;
     }
     sheaf_problem problem = {SHEAF_OK, ""};
+    endpoint_refresh(&server->end);
+    endpoint_refresh(&link->end);
     if (judge(server, link, &problem) != SHEAF_OK) {
         link_fail(link, SHEAF_E_NETWORK, problem.text);
         return NULL;
     }
     server->connections++;
+    link->next = server->links;
+    server->links = link;
     link->generation = server->generation;
     link->server_certificate = sheaf_certificate_ref(server->end.own);
     return server;
+}
+
+/* Its request that the handler has is answered all the same; one that waits for the handler is not. */
+static void throw_out(sheaf_link *link) {
+    sheaf_exchange *exchange = link->flight;
+    if (exchange != NULL && !exchange->handed_over) {
+        exchange->link = NULL;
+        exchange_unlink(exchange);
+        exchange_free(exchange);
+        link_fail(link, SHEAF_E_NETWORK, "the server ended the connection");
+    }
+    disconnect(link);
+}
+
+static unsigned expel(sheaf_server *server, int (*unwanted)(void *context, const sheaf_certificate *peer),
+                      void *context) {
+    unsigned count = 0;
+    pthread_mutex_lock(&lock);
+    for (sheaf_link *link = server->links, *next = NULL; link != NULL; link = next) {
+        next = link->next;
+        if (!unwanted(context, link->end.own)) continue;
+        throw_out(link);
+        count++;
+    }
+    pthread_mutex_unlock(&lock);
+    return count;
 }
 
 static sheaf_status open_link(const sheaf_transport_options *options, sheaf_link **out, sheaf_problem *problem) {
@@ -402,6 +468,7 @@ const sheaf_transport sheaf_transport_inproc = {
     .server_url = server_url,
     .stop_server = stop_server,
     .reply = reply,
+    .expel = expel,
     .open_link = open_link,
     .send = send_request,
     .receive = receive_answer,

@@ -22,12 +22,18 @@ typedef struct sheaf_server sheaf_server;     /* a listening endpoint */
 typedef struct sheaf_link sheaf_link;         /* a device's connection */
 typedef struct sheaf_exchange sheaf_exchange; /* one request that waits for its reply */
 
+struct sheaf_trust;       /* common/trust.h */
+struct sheaf_credentials; /* common/credentials.h */
+
 typedef struct {
     const char *certificate_path; /* PEM: own certificate, then any intermediates */
     const char *key_path;         /* PEM */
     const char *ca_path;          /* PEM: authorities that peers must chain to */
     const char *server_name; /* links: DNS name or address the aggregator's certificate must hold; NULL = from url */
     int tls12_profile; /* 0: TLS 1.3 only. 1: also TLS 1.2 with ECDHE-ECDSA AES-GCM on P-256, named in the config */
+    struct sheaf_trust *trust; /* whom to believe; the carrier takes a reference. NULL: what ca_path holds, without
+                                  revocation, looked at again before connections */
+    struct sheaf_credentials *credentials; /* own certificate and key, likewise. NULL: from the two paths */
 } sheaf_tls_options;
 
 typedef struct {
@@ -76,6 +82,12 @@ struct sheaf_transport {
      * only with the same frame. SHEAF_AGAIN: as much is on its way as may be, try later; SHEAF_E_NETWORK. The function is
      * NULL for carriers that cannot. Any thread. */
     sheaf_status (*cast)(sheaf_server *server, const sheaf_cast_group *group, uint64_t sequence, sheaf_span frame);
+
+    /* Ends the connections of peers for whom `unwanted` returns 1, and hands over no more requests of theirs; those that
+     * the handler has keep their right to a reply. Returns how many connections. `unwanted` is called with locks held: it
+     * must not call back into the carrier. Any thread. */
+    unsigned (*expel)(sheaf_server *server, int (*unwanted)(void *context, const sheaf_certificate *peer),
+                      void *context);
 
     /* Starts to connect; reconnects by itself with growing pauses. SHEAF_E_USAGE (url), SHEAF_E_CERTIFICATE,
      * SHEAF_E_NOT_FOUND, SHEAF_E_PERMISSION. An unreachable peer is no error here. */

@@ -8,12 +8,13 @@
 #include <jansson.h>
 
 #include "common/pki/authority.h"
+#include "common/trust.h"
 #include "server/tool/verb.h"
 
 static const char help[] =
     "usage: sheaf pki init  [--dir DIR] [--name NAME] [--days DAYS] [--key-type p256|ed25519] [--json]\n"
-    "       sheaf pki issue --role ROLE --name NAME [--tenant TENANT] [--san NAME,ADDRESS...] [--days DAYS]\n"
-    "                       [--key-type p256|ed25519] [--dir DIR] [--out DIR] [--renew] [--json]\n"
+    "       sheaf pki issue --role ROLE --name NAME [--tenant TENANT] [--region REGION] [--san NAME,ADDRESS...]\n"
+    "                       [--days DAYS] [--key-type p256|ed25519] [--dir DIR] [--out DIR] [--renew] [--json]\n"
     "       sheaf pki list  [--dir DIR] [--json]\n"
     "       sheaf pki check --ca CA.pem CERTIFICATE.pem [--json]\n"
     "\n"
@@ -29,6 +30,7 @@ static const char help[] =
     "  --role ROLE      device, operator, auditor or aggregator\n"
     "  --name NAME      1 to 63 of A-Z a-z 0-9 . _ - and not starting with '.' (init: default sheaf-ca)\n"
     "  --tenant TENANT  whose it is, spelled like a name (default: default)\n"
+    "  --region REGION  where its data may be used, spelled like a name (default: none)\n"
     "  --san LIST       aggregator: the DNS names and addresses that devices connect to (default: "
     "localhost,127.0.0.1)\n"
     "  --days DAYS      validity (default: 3650 for the root, else 365; never beyond the end of the root)\n"
@@ -39,7 +41,7 @@ static const char help[] =
     "certs/README.md tells what is accepted, and how to keep the root's key offline.\n";
 
 typedef struct {
-    const char *dir, *out, *role, *name, *tenant, *san, *ca, *path;
+    const char *dir, *out, *role, *name, *tenant, *region, *san, *ca, *path;
     uint32_t days; /* 0: not given */
     sheaf_key_type key_type;
     int renew, json, help;
@@ -95,10 +97,11 @@ static int run_init(const choices *chosen) {
 /* --- issue -------------------------------------------------------------------------------------------------------- */
 
 static json_t *issued_to_json(const sheaf_issued *issued) {
-    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "role", sheaf_role_name(issued->identity.role),
-                     "tenant", issued->identity.tenant, "name", issued->identity.name, "serial", issued->serial,
-                     "not_before", issued->not_before, "not_after", issued->not_after, "fingerprint",
-                     issued->fingerprint, "certificate", issued->certificate, "key", issued->key);
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "role",
+                     sheaf_role_name(issued->identity.role), "tenant", issued->identity.tenant, "name",
+                     issued->identity.name, "region", issued->identity.region, "serial", issued->serial, "not_before",
+                     issued->not_before, "not_after", issued->not_after, "fingerprint", issued->fingerprint,
+                     "certificate", issued->certificate, "key", issued->key);
 }
 
 static sheaf_status issue(const choices *chosen, const sheaf_issue_options *options, sheaf_issued *issued,
@@ -115,6 +118,7 @@ static int run_issue(const choices *chosen) {
     sheaf_issue_options options = {.role = sheaf_role_from_name(chosen->role),
                                    .tenant = chosen->tenant != NULL ? chosen->tenant : "default",
                                    .name = chosen->name,
+                                   .region = chosen->region,
                                    .alternative_names = chosen->san,
                                    .days = chosen->days != 0 ? chosen->days : 365,
                                    .key_type = chosen->key_type,
@@ -193,9 +197,9 @@ static int print_identity(const choices *chosen, const sheaf_certificate *certif
     char fingerprint[2 * SHEAF_DIGEST_BYTES + 1];
     sheaf_hex(sheaf_certificate_fingerprint(certificate), SHEAF_DIGEST_BYTES, fingerprint);
     if (chosen->json) {
-        return print_json(json_pack("{s:b, s:s, s:s, s:s, s:s, s:s}", "accepted", 1, "status", "ok", "role",
+        return print_json(json_pack("{s:b, s:s, s:s, s:s, s:s, s:s, s:s}", "accepted", 1, "status", "ok", "role",
                                     sheaf_role_name(identity->role), "tenant", identity->tenant, "name", identity->name,
-                                    "fingerprint", fingerprint));
+                                    "region", identity->region, "fingerprint", fingerprint));
     }
     printf("accepted: %s %s of %s, fingerprint %s\n", sheaf_role_name(identity->role), identity->name, identity->tenant,
            fingerprint);
@@ -218,25 +222,19 @@ static int run_check(const choices *chosen) {
 
 static const command commands[] = {
     {"init", "dntk", 0, run_init},
-    {"issue", "dntkorTSR", 0, run_issue},
+    {"issue", "dntkorTSRg", 0, run_issue},
     {"list", "d", 0, run_list},
     {"check", "c", 1, run_check},
 };
 
 static const struct option long_options[] = {
-    {"dir", required_argument, NULL, 'd'},
-    {"out", required_argument, NULL, 'o'},
-    {"role", required_argument, NULL, 'r'},
-    {"name", required_argument, NULL, 'n'},
-    {"tenant", required_argument, NULL, 'T'},
-    {"san", required_argument, NULL, 'S'},
-    {"days", required_argument, NULL, 't'},
-    {"key-type", required_argument, NULL, 'k'},
-    {"ca", required_argument, NULL, 'c'},
-    {"renew", no_argument, NULL, 'R'},
-    {"json", no_argument, NULL, 'j'},
-    {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
+    {"dir", required_argument, NULL, 'd'},      {"out", required_argument, NULL, 'o'},
+    {"role", required_argument, NULL, 'r'},     {"name", required_argument, NULL, 'n'},
+    {"tenant", required_argument, NULL, 'T'},   {"region", required_argument, NULL, 'g'},
+    {"san", required_argument, NULL, 'S'},      {"days", required_argument, NULL, 't'},
+    {"key-type", required_argument, NULL, 'k'}, {"ca", required_argument, NULL, 'c'},
+    {"renew", no_argument, NULL, 'R'},          {"json", no_argument, NULL, 'j'},
+    {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
 };
 
 /* 0 when `text` is not a number of 1 to 36500. */
@@ -253,7 +251,7 @@ static const char **text_of(choices *chosen, int letter) {
         int letter;
         const char **text;
     } texts[] = {{'d', &chosen->dir},    {'o', &chosen->out}, {'r', &chosen->role}, {'n', &chosen->name},
-                 {'T', &chosen->tenant}, {'S', &chosen->san}, {'c', &chosen->ca}};
+                 {'T', &chosen->tenant}, {'S', &chosen->san}, {'c', &chosen->ca},   {'g', &chosen->region}};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         if (texts[i].letter == letter) return texts[i].text;
     }

@@ -64,9 +64,9 @@ class InFolder(unittest.TestCase):
     def mode(self, *parts):
         return stat.S_IMODE(os.stat(self.at(*parts)).st_mode)
 
-    def assert_accepted(self, ca, certificate, role, tenant, name):
+    def assert_accepted(self, ca, certificate, role, tenant, name, region=""):
         found = self.pki_json("check", "--ca", ca, certificate)
-        expected = {"accepted": True, "status": "ok", "role": role, "tenant": tenant, "name": name,
+        expected = {"accepted": True, "status": "ok", "role": role, "tenant": tenant, "name": name, "region": region,
                     "fingerprint": hashlib.sha256(der_of(self.at(certificate))).hexdigest()}
         self.assertEqual(found, expected)
 
@@ -136,6 +136,22 @@ class Tool(InFolder):
         self.assertEqual(found["authority"]["name"], "my-root")
         self.assertEqual(found["authority"]["fingerprint"], hashlib.sha256(der_of(self.at("pki/ca.pem"))).hexdigest())
         self.assertEqual(len(self.pki("list").stdout.splitlines()), 4)
+
+    def test_a_region_stands_in_the_subject_and_is_told(self):
+        self.pki("init")
+        issued = self.pki_json("issue", "--role", "device", "--name", "d1", "--tenant", "acme", "--region", "eu-west")
+        self.assertEqual(issued["region"], "eu-west")
+        subject = self.run_it("openssl", "x509", "-in", issued["certificate"], "-noout", "-subject", "-nameopt", "RFC2253").stdout
+        self.assertIn("ST=eu-west", subject)
+        self.assert_accepted("pki/ca.pem", issued["certificate"], "device", "acme", "d1", "eu-west")
+        self.assertEqual(self.pki_json("list")["issued"][0]["region"], "eu-west")
+        for region in ("a/b", "a+b", "a#b", "a\nb", "x" * 64):
+            self.assertIn("(wrong_name)", self.pki("issue", "--role", "device", "--name", "d2", "--region", region, code=3).stderr)
+
+    def test_an_address_with_a_wrong_number_is_no_dns_name(self):
+        self.pki("init")
+        for san in ("300.1.1.1", "1.2.3", "localhost,127.0.0.256"):
+            self.assertIn("(wrong_name)", self.pki("issue", "--role", "aggregator", "--name", "a", "--san", san, code=3).stderr)
 
     def test_serials_differ_and_have_128_random_bits(self):
         self.pki("init")
@@ -286,10 +302,14 @@ class Readme(InFolder):
             (good, {"subject": "/O=acme/OU=device/CN=d1/CN=d2"}, "exactly one CN"),
             (good, {"subject": "/O=acme/OU=device/OU=aggregator/CN=d1"}, "exactly one OU"),
             (good, {"subject": "/OU=device/CN=d1"}, "exactly one O"),
-            (good, {"subject": "/C=CH/O=acme/OU=device/CN=d1"}, "more than O, OU and CN"),
+            (good, {"subject": "/C=CH/O=acme/OU=device/CN=d1"}, "more than O, OU, CN and ST"),
             (good, {"subject": "/O=acme/OU=gateway/CN=d1"}, "is no role"),
             (good, {"subject": "/O=acme/OU=aggregator/CN=d1"}, "needs extendedKeyUsage serverAuth"),
             (good, {"subject": "/O=acme/OU=device/CN=d 1"}, "CN (name)"),
+            (good, {"subject": "/O=acme/OU=device/CN=d\\+1"}, "CN (name)"),
+            (good, {"subject": "/O=acme/OU=device/CN=d#1"}, "CN (name)"),
+            (good, {"subject": "/O=acme/ST=e#u/OU=device/CN=d1"}, "ST (region)"),
+            (good, {"subject": "/O=acme/ST=eu/ST=us/OU=device/CN=d1"}, "exactly one ST"),
         )
         for section, options, why in cases:
             with self.subTest(why=why, options=options):

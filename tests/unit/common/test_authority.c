@@ -12,6 +12,7 @@
 
 #include "common/pki/authority.h"
 #include "common/signer.h"
+#include "common/trust.h"
 
 static char base[64], folder[96];
 

@@ -10,6 +10,7 @@
 #include "common/certificate.h"
 #include "common/file.h"
 #include "common/signer.h"
+#include "common/trust.h"
 #include "tests/kit/pki_kit.h"
 
 static pki_kit *kit;
@@ -144,7 +145,7 @@ static void subject_is_exactly_one_tenant_role_and_name(void **state) {
     (void)state;
     assert_refused("device", "d1", &(pki_kit_options){.second_name = "d2"}, "exactly one CN");
     assert_refused("device", "d1", &(pki_kit_options){.no_tenant = 1}, "exactly one O");
-    assert_refused("device", "d1", &(pki_kit_options){.country = "CH"}, "more than O, OU and CN");
+    assert_refused("device", "d1", &(pki_kit_options){.country = "CH"}, "more than O, OU, CN and ST");
     assert_refused("gateway", "d1", NULL, "OU 'gateway' is no role");
     assert_refused("Device", "d1", NULL, "is no role");
     assert_refused("none", "d1", NULL, "is no role");
