@@ -8,7 +8,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include <nng/supplemental/tls/engine.h>
@@ -19,17 +18,15 @@
 #endif
 _Static_assert(NNG_TLS_ENGINE_VERSION == NNG_TLS_ENGINE_V1, "another engine interface");
 
-#define CERTIFICATE_LIST_BYTES_MAX 32768 /* of a peer, before anything is verified */
-#define DRAINED_BYTES_MAX          65536
-#define RELEASE_S_MAX              5 /* NNG's reaper needs milliseconds */
-#define CHAIN_DEPTH_MAX            4
+#define DRAINED_BYTES_MAX 65536
+#define RELEASE_S_MAX     5 /* NNG's reaper needs milliseconds */
 
 struct sheaf_tls_context {
     pthread_mutex_t lock;
     pthread_cond_t released;
     unsigned references;
     atomic_uint failures;
-    SSL_CTX *ssl;
+    sheaf_tls_source *source;
     sheaf_tls_side side;
     char host[256];
 };
@@ -71,9 +68,19 @@ static void refuse(nng_tls_engine_conn *conn, sheaf_status status, const char *w
                    subject[0] ? ")" : "");
 }
 
-static int is_certificate_alert(int alert) {
-    return (alert >= SSL_AD_BAD_CERTIFICATE && alert <= SSL_AD_CERTIFICATE_UNKNOWN) || alert == SSL_AD_UNKNOWN_CA ||
-           alert == SSL_AD_CERTIFICATE_REQUIRED;
+static sheaf_status status_of_alert(int alert) {
+    if (alert == SSL_AD_CERTIFICATE_REVOKED) return SHEAF_E_REVOKED;
+    if (alert == SSL_AD_PROTOCOL_VERSION) return SHEAF_E_VERSION;
+    int certificate = (alert >= SSL_AD_BAD_CERTIFICATE && alert <= SSL_AD_CERTIFICATE_UNKNOWN) ||
+                      alert == SSL_AD_UNKNOWN_CA || alert == SSL_AD_CERTIFICATE_REQUIRED;
+    return certificate ? SHEAF_E_CERTIFICATE : SHEAF_E_NETWORK;
+}
+
+static const char *advice_for_alert(int alert) {
+    if (alert == SSL_AD_CERTIFICATE_REVOKED) return "; our certificate was revoked: enrol again for a new one";
+    if (alert == SSL_AD_CERTIFICATE_EXPIRED)
+        return "; our certificate is outside its validity by the peer's clock: renew it, or set the clock that is wrong";
+    return "";
 }
 
 static sheaf_status status_of_reason(unsigned long error) {
@@ -105,9 +112,9 @@ static void note_failure(nng_tls_engine_conn *conn) {
     char text[256];
     unsigned long error = ERR_peek_error();
     if (conn->alert >= 0) {
-        (void)snprintf(text, sizeof text, "the peer refused: TLS alert '%s'", SSL_alert_desc_string_long(conn->alert));
-        sheaf_status protocol = conn->alert == SSL_AD_PROTOCOL_VERSION ? SHEAF_E_VERSION : SHEAF_E_NETWORK;
-        refuse(conn, is_certificate_alert(conn->alert) ? SHEAF_E_CERTIFICATE : protocol, text, NULL);
+        (void)snprintf(text, sizeof text, "the peer refused: TLS alert '%s'%s", SSL_alert_desc_string_long(conn->alert),
+                       advice_for_alert(conn->alert));
+        refuse(conn, status_of_alert(conn->alert), text, NULL);
     } else if (error != 0) {
         const char *reason = ERR_reason_error_string(error);
         (void)snprintf(text, sizeof text, "TLS failed: %s", reason == NULL ? "unknown reason" : reason);
@@ -153,31 +160,23 @@ static int nng_error_of(nng_tls_engine_conn *conn, int result) {
 
 /* ---- who the peer is ---- */
 
-static sheaf_status read_leaf(X509 *leaf, sheaf_certificate **out, sheaf_problem *problem) {
-    unsigned char *der = NULL;
-    int size = i2d_X509(leaf, &der);
-    if (size <= 0) return sheaf_problem_set(problem, SHEAF_E_CERTIFICATE, "not a certificate");
-    sheaf_status status = sheaf_certificate_read(sheaf_span_of(der, (size_t)size), out, problem);
-    OPENSSL_free(der);
-    return status;
-}
-
 static int chain_refused(nng_tls_engine_conn *conn, X509_STORE_CTX *store, X509 *leaf) {
     int error = X509_STORE_CTX_get_error(store);
-    sheaf_status status = SHEAF_E_CERTIFICATE;
-    char why[200];
-    (void)snprintf(why, sizeof why, "certificate refused: %s", X509_verify_cert_error_string(error));
+    sheaf_problem problem = {SHEAF_OK, ""};
+    sheaf_status status = sheaf_trust_explain(store, &problem);
+    if (status != SHEAF_E_MEMORY) (void)sheaf_problem_prefix(&problem, "certificate refused");
     if (error == X509_V_ERR_HOSTNAME_MISMATCH || error == X509_V_ERR_IP_ADDRESS_MISMATCH) {
-        (void)snprintf(why, sizeof why, "certificate refused: it is not for %.100s", conn->context->host);
+        (void)sheaf_problem_set(&problem, status, "certificate refused: it is not for %.100s", conn->context->host);
     }
     sheaf_certificate *peer = NULL;
-    if (error == X509_V_ERR_INVALID_PURPOSE && read_leaf(leaf, &peer, NULL) == SHEAF_OK) {
+    if (error == X509_V_ERR_INVALID_PURPOSE && sheaf_tls_read_peer(store, &peer, NULL) == SHEAF_OK) {
         status = SHEAF_E_ROLE; /* a good certificate of ours, but of the wrong end */
-        (void)snprintf(why, sizeof why, "certificate refused: the role %s does not fit this end of a connection",
-                       sheaf_role_name(sheaf_certificate_identity(peer)->role));
+        (void)sheaf_problem_set(&problem, status,
+                                "certificate refused: the role %s does not fit this end of a connection",
+                                sheaf_role_name(sheaf_certificate_identity(peer)->role));
     }
     sheaf_certificate_unref(peer);
-    refuse(conn, status, why, leaf);
+    refuse(conn, status, problem.text, leaf);
     return 0;
 }
 
@@ -203,7 +202,7 @@ static int verify_peer(X509_STORE_CTX *store, void *unused) {
     if (X509_verify_cert(store) != 1) return chain_refused(conn, store, leaf);
     sheaf_certificate *peer = NULL;
     sheaf_problem problem = {SHEAF_OK, "certificate refused: its key does not fit the TLS 1.2 profile"};
-    if (!key_fits_version(ssl, leaf) || read_leaf(leaf, &peer, &problem) != SHEAF_OK) {
+    if (!key_fits_version(ssl, leaf) || sheaf_tls_read_peer(store, &peer, &problem) != SHEAF_OK) {
         return identity_refused(conn, store, leaf, X509_V_ERR_CERT_REJECTED, SHEAF_E_CERTIFICATE, problem.text);
     }
     int aggregator = sheaf_certificate_identity(peer)->role == SHEAF_ROLE_AGGREGATOR;
@@ -225,83 +224,9 @@ static void note_alert(const SSL *ssl, int where, int value) {
 
 /* ---- context ---- */
 
-static sheaf_status check_file(const char *path, mode_t forbidden, sheaf_problem *problem) {
-    struct stat info;
-    if (stat(path, &info) != 0) return sheaf_problem_errno(problem, "look at", path);
-    if ((info.st_mode & forbidden) == 0) return SHEAF_OK;
-    return sheaf_problem_set(problem, SHEAF_E_PERMISSION,
-                             "%s: a private key that group or others may use; make it mode 0600", path);
-}
-
-static sheaf_status openssl_refused(sheaf_problem *problem, const char *path, const char *what) {
-    const char *reason = ERR_reason_error_string(ERR_peek_last_error());
-    sheaf_status status =
-        sheaf_problem_set(problem, SHEAF_E_CERTIFICATE, "%s: %s: %s", path, what, reason == NULL ? "unusable" : reason);
-    ERR_clear_error();
-    return status;
-}
-
-/* Without this OpenSSL would ask for the passphrase of an encrypted key on the terminal. */
-static int no_passphrase(char *buffer, int size, int writing, void *unused) {
-    (void)buffer, (void)size, (void)writing, (void)unused;
-    return -1;
-}
-
-/* OpenSSL reads the extensions of a certificate at its first use, and all connections share the authorities: so their
- * first use is here, on one thread. One whose extensions are broken is refused in every handshake. */
-static void read_extensions_now(const SSL_CTX *ssl) {
-    const STACK_OF(X509_OBJECT) *objects = X509_STORE_get0_objects(SSL_CTX_get_cert_store(ssl));
-    for (int i = 0; i < sk_X509_OBJECT_num(objects); i++) {
-        X509 *authority = X509_OBJECT_get0_X509(sk_X509_OBJECT_value(objects, i));
-        if (authority != NULL) (void)X509_check_purpose(authority, -1, 0);
-    }
-    ERR_clear_error();
-}
-
-static sheaf_status load_files(SSL_CTX *ssl, const sheaf_tls_options *options, sheaf_problem *problem) {
-    sheaf_status status = check_file(options->certificate_path, 0, problem);
-    if (status == SHEAF_OK) status = check_file(options->key_path, 077, problem);
-    if (status == SHEAF_OK) status = check_file(options->ca_path, 0, problem);
-    if (status != SHEAF_OK) return status;
-    ERR_clear_error();
-    SSL_CTX_set_default_passwd_cb(ssl, no_passphrase);
-    if (SSL_CTX_use_certificate_chain_file(ssl, options->certificate_path) != 1) {
-        return openssl_refused(problem, options->certificate_path, "not a usable certificate");
-    }
-    if (SSL_CTX_use_PrivateKey_file(ssl, options->key_path, SSL_FILETYPE_PEM) != 1) {
-        return openssl_refused(problem, options->key_path, "not the certificate's private key");
-    }
-    if (SSL_CTX_load_verify_file(ssl, options->ca_path) != 1) {
-        return openssl_refused(problem, options->ca_path, "not usable authorities");
-    }
-    read_extensions_now(ssl);
-    return SHEAF_OK;
-}
-
-static int restrict_versions(SSL_CTX *ssl, int tls12_profile) {
-    if (!tls12_profile) {
-        return SSL_CTX_set_min_proto_version(ssl, TLS1_3_VERSION) && SSL_CTX_set1_groups_list(ssl, "X25519:P-256");
-    }
-    return SSL_CTX_set_min_proto_version(ssl, TLS1_2_VERSION) && SSL_CTX_set1_groups_list(ssl, "P-256") &&
-           SSL_CTX_set_cipher_list(ssl, "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384");
-}
-
-static int restrict_context(SSL_CTX *ssl, const sheaf_tls_options *options, sheaf_tls_side side) {
-    static const unsigned char session_context[] = "sheaf";
-    int purpose = side == SHEAF_TLS_SERVER ? X509_PURPOSE_SSL_CLIENT : X509_PURPOSE_SSL_SERVER;
-    SSL_CTX_set_options(ssl, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
-                                 SSL_OP_CIPHER_SERVER_PREFERENCE);
-    SSL_CTX_set_session_cache_mode(ssl, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_mode(ssl,
-                     SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
-    SSL_CTX_set_max_cert_list(ssl, CERTIFICATE_LIST_BYTES_MAX);
-    SSL_CTX_set_verify(ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
-    SSL_CTX_set_verify_depth(ssl, CHAIN_DEPTH_MAX);
+static void install_callbacks(SSL_CTX *ssl) {
     SSL_CTX_set_cert_verify_callback(ssl, verify_peer, NULL);
     SSL_CTX_set_info_callback(ssl, note_alert);
-    return restrict_versions(ssl, options->tls12_profile) && SSL_CTX_set_num_tickets(ssl, 0) &&
-           SSL_CTX_set_purpose(ssl, purpose) &&
-           SSL_CTX_set_session_id_context(ssl, session_context, sizeof session_context - 1);
 }
 
 sheaf_status sheaf_tls_context_open(const sheaf_tls_options *options, sheaf_tls_side side, const char *host,
@@ -319,12 +244,7 @@ sheaf_status sheaf_tls_context_open(const sheaf_tls_options *options, sheaf_tls_
     } else if (side == SHEAF_TLS_LINK) {
         (void)snprintf(context->host, sizeof context->host, "%s", host);
     }
-    if (status == SHEAF_OK)
-        context->ssl = SSL_CTX_new(side == SHEAF_TLS_SERVER ? TLS_server_method() : TLS_client_method());
-    if (status == SHEAF_OK && (context->ssl == NULL || !restrict_context(context->ssl, options, side))) {
-        status = sheaf_problem_set(problem, SHEAF_E_CRYPTO, "OpenSSL does not take our TLS settings");
-    }
-    if (status == SHEAF_OK) status = load_files(context->ssl, options, problem);
+    if (status == SHEAF_OK) status = sheaf_tls_source_open(options, side, install_callbacks, &context->source, problem);
     if (status == SHEAF_OK) {
         *out = context;
     } else {
@@ -334,7 +254,7 @@ sheaf_status sheaf_tls_context_open(const sheaf_tls_options *options, sheaf_tls_
 }
 
 static void context_free(sheaf_tls_context *context) {
-    SSL_CTX_free(context->ssl);
+    sheaf_tls_source_close(context->source);
     pthread_cond_destroy(&context->released);
     pthread_mutex_destroy(&context->lock);
     free(context);
@@ -430,7 +350,7 @@ static int conn_init(nng_tls_engine_conn *conn, void *wire, nng_tls_engine_confi
     conn->wire = wire;
     if (config->context == NULL) return NNG_ECRYPTO; /* a configuration that did not come from us lets nobody in */
     conn->context = context_ref(config->context);
-    conn->ssl = SSL_new(conn->context->ssl);
+    conn->ssl = sheaf_tls_source_connect(conn->context->source);
     BIO *bio = BIO_new(wire_method);
     if (conn->ssl == NULL || bio == NULL) {
         BIO_free(bio);

@@ -13,11 +13,9 @@
 #include <nng/nng.h>
 #include <nng/supplemental/tls/tls.h>
 
-#include "common/transport/transport.h"
+#include "common/transport/tls_source.h"
 
 typedef struct sheaf_tls_context sheaf_tls_context;
-
-typedef enum { SHEAF_TLS_SERVER, SHEAF_TLS_LINK } sheaf_tls_side;
 
 /* `host` (links only): DNS name or address that the aggregator's certificate must hold. */
 SHEAF_MUST_USE sheaf_status sheaf_tls_context_open(const sheaf_tls_options *options, sheaf_tls_side side,

@@ -90,7 +90,7 @@ struct sheaf_transport {
                       void *context);
 
     /* Starts to connect; reconnects by itself with growing pauses. SHEAF_E_USAGE (url), SHEAF_E_CERTIFICATE,
-     * SHEAF_E_NOT_FOUND, SHEAF_E_PERMISSION. An unreachable peer is no error here. */
+     * SHEAF_E_MISMATCH, SHEAF_E_CRYPTO (the key), SHEAF_E_NOT_FOUND, SHEAF_E_PERMISSION. An unreachable peer is no error here. */
     sheaf_status (*open_link)(const sheaf_transport_options *options, sheaf_link **out, sheaf_problem *problem);
     /* Takes one request (copied). SHEAF_AGAIN while `window` of them have no answer; SHEAF_E_TOO_LARGE. */
     sheaf_status (*send)(sheaf_link *link, sheaf_span frame);
