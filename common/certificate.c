@@ -2,6 +2,7 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include <openssl/bio.h>
 #include <openssl/err.h>
@@ -19,6 +20,8 @@
 
 struct sheaf_certificate {
     atomic_uint references;
+    atomic_ullong mark; /* see sheaf_certificate_mark */
+    int64_t not_after_unix_s;
     X509 *x509;
     EVP_PKEY *key;                  /* borrowed from x509 */
     const EVP_MD *hash;             /* NULL for Ed25519 */
@@ -164,6 +167,10 @@ static sheaf_status parse(sheaf_certificate *certificate, sheaf_problem *problem
             sheaf_certificate_read_subject(X509_get_subject_name(certificate->x509), &certificate->identity, problem);
     if (status == SHEAF_OK) status = check_usage(certificate->x509, certificate->identity.role, problem);
     if (status != SHEAF_OK) return status;
+    struct tm parts;
+    if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate->x509), &parts) != 1)
+        return refuse(problem, "its validity cannot be read");
+    certificate->not_after_unix_s = (int64_t)timegm(&parts);
     if (EVP_Digest(certificate->der, certificate->der_size, certificate->fingerprint, NULL, EVP_sha256(), NULL) != 1) {
         return sheaf_problem_openssl(problem, SHEAF_E_CRYPTO, "cannot hash a certificate");
     }
@@ -318,6 +325,16 @@ const uint8_t *sheaf_certificate_fingerprint(const sheaf_certificate *certificat
 sheaf_span sheaf_certificate_der(const sheaf_certificate *certificate) {
     return sheaf_span_of(certificate->der, certificate->der_size);
 }
+
+uint64_t sheaf_certificate_mark(const sheaf_certificate *certificate) {
+    return atomic_load_explicit(&((sheaf_certificate *)certificate)->mark, memory_order_relaxed);
+}
+
+void sheaf_certificate_set_mark(const sheaf_certificate *certificate, uint64_t mark) {
+    atomic_store_explicit(&((sheaf_certificate *)certificate)->mark, mark, memory_order_relaxed);
+}
+
+int64_t sheaf_certificate_not_after(const sheaf_certificate *certificate) { return certificate->not_after_unix_s; }
 
 X509 *sheaf_certificate_x509(const sheaf_certificate *certificate) { return certificate->x509; }
 

@@ -54,6 +54,10 @@ void sheaf_certificate_unref(sheaf_certificate *certificate); /* NULL is fine */
 const sheaf_identity *sheaf_certificate_identity(const sheaf_certificate *certificate);
 const uint8_t *sheaf_certificate_fingerprint(const sheaf_certificate *certificate); /* SHA-256 of the DER, 32 bytes */
 sheaf_span sheaf_certificate_der(const sheaf_certificate *certificate);
+int64_t sheaf_certificate_not_after(const sheaf_certificate *certificate); /* seconds since 1970 */
+/* A number that trust.h keeps with the certificate; 0 at first. It says nothing about what the certificate is. */
+uint64_t sheaf_certificate_mark(const sheaf_certificate *certificate);
+void sheaf_certificate_set_mark(const sheaf_certificate *certificate, uint64_t mark);
 /* OpenSSL's view of the same, borrowed: for those who verify or present it. */
 X509 *sheaf_certificate_x509(const sheaf_certificate *certificate);
 /* What came along with it, borrowed; NULL when nothing did. */

@@ -73,6 +73,7 @@ static sheaf_status require_kind(reader *r, const sheaf_config_field *field, con
 }
 
 static sheaf_status resolve_path(reader *r, const sheaf_node *node, const char **text) {
+    if (strncmp(*text, "pkcs11:", 7) == 0) return SHEAF_OK; /* a key in a token; see private_key.h */
     if ((*text)[0] == '/' || strcmp(r->config->folder, ".") == 0) return SHEAF_OK;
     size_t folder = strlen(r->config->folder), size = strlen(*text);
     if (folder + 1 + size >= SHEAF_PATH_BYTES)

@@ -54,8 +54,8 @@ static sheaf_status check_private(int fd, const char *path, size_t *size, sheaf_
     if (!S_ISREG(info.st_mode)) return sheaf_problem_set(problem, SHEAF_E_CRYPTO, "%s: not a regular file", path);
     if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
         return sheaf_problem_set(problem, SHEAF_E_PERMISSION,
-                                 "%s: a private key open to group or others (mode %04o); chmod 600 it (mode 0600)", path,
-                                 (unsigned)(info.st_mode & 07777));
+                                 "%s: a private key open to group or others (mode %04o); chmod 600 it (mode 0600)",
+                                 path, (unsigned)(info.st_mode & 07777));
     }
     if (info.st_size > KEY_FILE_BYTES_MAX)
         return sheaf_problem_set(problem, SHEAF_E_CRYPTO, "%s: too large for a key file", path);

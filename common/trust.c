@@ -17,6 +17,9 @@
 
 #define ALARM_PERIOD_S 3600 /* an alarm that stands is raised again so often */
 
+/* Numbers are never used twice in a process, so a certificate's mark cannot be another trust's. */
+static atomic_ullong generations = 1;
+
 struct sheaf_trust {
     atomic_uint references;
     char *ca_path, *crl_path; /* crl_path: NULL when nobody is revoked */
@@ -24,7 +27,8 @@ struct sheaf_trust {
     uint32_t crl_warn_s;
     pthread_mutex_t lock; /* guards the rest */
     sheaf_trust_content content;
-    uint64_t generation, stamp, alarms;
+    atomic_ullong generation; /* read without the lock too */
+    uint64_t stamp, alarms;
     int unreadable, expiring, expired;
     int64_t alarm_again_s;
 };
@@ -44,7 +48,7 @@ sheaf_status sheaf_trust_open(const sheaf_trust_options *options, sheaf_trust **
     pthread_mutex_init(&trust->lock, NULL);
     trust->policy = (sheaf_trust_policy){options->crl_expired, options->crl_grace_s};
     trust->crl_warn_s = options->crl_warn_s;
-    trust->generation = 1;
+    atomic_init(&trust->generation, atomic_fetch_add(&generations, 1));
     trust->ca_path = strdup(options->ca_path);
     if (has_lists) trust->crl_path = strdup(options->crl_path);
     sheaf_status status = trust->ca_path != NULL && (!has_lists || trust->crl_path != NULL)
@@ -101,10 +105,10 @@ static int replace_content(sheaf_trust *trust, uint64_t stamp) {
     trust->content = fresh;
     trust->stamp = stamp;
     trust->unreadable = 0;
-    trust->generation++;
+    atomic_store(&trust->generation, atomic_fetch_add(&generations, 1));
     trust->alarm_again_s = 0;
     sheaf_log(SHEAF_LOG_INFO, "trust_reloaded", "generation=%llu authorities=%u lists=%u revoked=%u",
-              (unsigned long long)trust->generation, fresh.authorities, fresh.lists, fresh.revoked);
+              (unsigned long long)atomic_load(&trust->generation), fresh.authorities, fresh.lists, fresh.revoked);
     return 1;
 }
 
@@ -141,7 +145,7 @@ int sheaf_trust_poll(sheaf_trust *trust) {
 
 void sheaf_trust_look(sheaf_trust *trust, sheaf_trust_report *out) {
     pthread_mutex_lock(&trust->lock);
-    *out = (sheaf_trust_report){.generation = trust->generation,
+    *out = (sheaf_trust_report){.generation = atomic_load(&trust->generation),
                                 .authorities = trust->content.authorities,
                                 .lists = trust->content.lists,
                                 .revoked = trust->content.revoked,
@@ -153,12 +157,7 @@ void sheaf_trust_look(sheaf_trust *trust, sheaf_trust_report *out) {
     pthread_mutex_unlock(&trust->lock);
 }
 
-uint64_t sheaf_trust_generation(sheaf_trust *trust) {
-    pthread_mutex_lock(&trust->lock);
-    uint64_t generation = trust->generation;
-    pthread_mutex_unlock(&trust->lock);
-    return generation;
-}
+uint64_t sheaf_trust_generation(sheaf_trust *trust) { return atomic_load(&trust->generation); }
 
 X509_STORE *sheaf_trust_store(sheaf_trust *trust) {
     pthread_mutex_lock(&trust->lock);
@@ -270,6 +269,15 @@ sheaf_status sheaf_trust_check(sheaf_trust *trust, const sheaf_certificate *cert
     if (status != SHEAF_OK || role == SHEAF_ROLE_NONE || role == found) return status;
     return sheaf_problem_set(problem, SHEAF_E_ROLE, "certificate refused: its role is %s, and %s is needed here",
                              sheaf_role_name(found), sheaf_role_name(role));
+}
+
+sheaf_status sheaf_trust_holds(sheaf_trust *trust, const sheaf_certificate *peer, sheaf_problem *problem) {
+    uint64_t generation = sheaf_trust_generation(trust); /* before the check: a newer content is looked at again */
+    int is_known = sheaf_certificate_mark(peer) == generation;
+    if (is_known && (int64_t)time(NULL) <= sheaf_certificate_not_after(peer)) return SHEAF_OK;
+    sheaf_status status = sheaf_trust_check(trust, peer, SHEAF_ROLE_NONE, problem);
+    if (status == SHEAF_OK) sheaf_certificate_set_mark(peer, generation);
+    return status;
 }
 
 sheaf_status sheaf_certificate_check_chain(const sheaf_certificate *certificate, const char *ca_path,

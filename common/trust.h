@@ -29,7 +29,7 @@ typedef struct {
 #define SHEAF_CRL_WARN_S  86400u
 
 typedef struct {
-    uint64_t generation; /* grows with every content that is read */
+    uint64_t generation; /* of the content in force: another, higher number with every one that is read */
     uint32_t authorities, lists, revoked;
     int64_t next_update_unix_s; /* the earliest of the newest lists; 0 when there is none */
     int expiring, expired;      /* a list is within its warning time; past its nextUpdate */
@@ -52,6 +52,10 @@ uint64_t sheaf_trust_generation(sheaf_trust *trust);
 /* Whether this certificate, with the intermediates that it brought, is believed now. `role`: the one that the peer must
  * have, or SHEAF_ROLE_NONE for any. */
 SHEAF_MUST_USE sheaf_status sheaf_trust_check(sheaf_trust *trust, const sheaf_certificate *certificate, sheaf_role role,
+                                              sheaf_problem *problem);
+/* The same for a peer that is connected: the work is done once for each content and certificate, so it may be asked for
+ * every request. */
+SHEAF_MUST_USE sheaf_status sheaf_trust_holds(sheaf_trust *trust, const sheaf_certificate *peer,
                                               sheaf_problem *problem);
 /* The content in force as OpenSSL takes it, with our rules inside (CRL flags, policy of expired lists): a new reference.
  * Purpose, role and host are the caller's to check. A store never changes; after a poll that returned 1 take the next

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 static const char *const encodings[] = {"f32", NULL};
+static const char *const crl_policies[] = {"accept", "refuse", NULL}; /* sheaf_crl_policy */
 
 #define JOB(member) offsetof(sheafd_job_config, member)
 static const sheaf_config_field cohort_fields[] = {
@@ -192,12 +193,35 @@ static const sheaf_config_field server_fields[] = {
      .kind = SHEAF_CONFIG_PATH,
      .offset = SERVER(key),
      .required = 1,
-     .help = "Its private key, PEM, readable by its owner only."},
+     .help = "Its private key: PEM, readable by its owner only, or a pkcs11: URI."},
     {.key = "ca",
      .kind = SHEAF_CONFIG_PATH,
      .offset = SERVER(ca),
      .required = 1,
-     .help = "Authorities that devices must chain to, PEM."},
+     .help = "Authorities that devices must chain to: a PEM file or a folder of *.pem; read again when it changes."},
+    {.key = "crl",
+     .kind = SHEAF_CONFIG_PATH,
+     .offset = SERVER(crl),
+     .help = "Revocation lists: a PEM file, or a folder of *.pem and *.crl; every authority of a chain needs one. Read "
+             "again when they change. Without this key nobody is revoked."},
+    {.key = "crl_expired",
+     .kind = SHEAF_CONFIG_CHOICE,
+     .offset = SERVER(crl_expired),
+     .preset = "accept",
+     .choices = crl_policies,
+     .help =
+         "What becomes of peers when a list is past its nextUpdate; accept: they are accepted for crl_grace_s more, "
+         "and an alarm is logged. What it revokes stays revoked."},
+    {.key = "crl_grace_s",
+     .kind = SHEAF_CONFIG_U32,
+     .offset = SERVER(crl_grace_s),
+     .preset = "604800",
+     .help = "With crl_expired accept: so long after nextUpdate all are refused after all; 0: never."},
+    {.key = "crl_warn_s",
+     .kind = SHEAF_CONFIG_U32,
+     .offset = SERVER(crl_warn_s),
+     .preset = "86400",
+     .help = "The alarm begins so long before a list's nextUpdate."},
     {.key = "tls12_profile",
      .kind = SHEAF_CONFIG_BOOL,
      .offset = SERVER(tls12_profile),

@@ -40,6 +40,9 @@ typedef struct {
         int tls12_profile;
         uint32_t workers;
         int exit_when_done;
+        const char *crl; /* NULL: nobody is revoked */
+        int crl_expired; /* sheaf_crl_policy */
+        uint32_t crl_grace_s, crl_warn_s;
     } server;
     struct {
         const char *url, *topic_prefix;

@@ -86,7 +86,9 @@ static sheaf_status open_end(sheaf_ends *ends, const char *url, const char *key,
         .tls = {.certificate_path = config->server.certificate,
                 .key_path = config->server.key,
                 .ca_path = config->server.ca,
-                .tls12_profile = config->server.tls12_profile},
+                .tls12_profile = config->server.tls12_profile,
+                .trust = ends->sink.trust,
+                .credentials = ends->sink.credentials},
         .frame_bytes_max = (uint32_t)SHEAF_FRAME_BYTES_MAX(config->limits.chunk_bytes),
         .handshake_ms = config->limits.handshake_ms,
         .exchanges_max = config->limits.exchanges,
@@ -132,6 +134,16 @@ sheaf_status sheaf_ends_open(sheaf_ends *ends, sheaf_problem *problem) {
 const char *sheaf_ends_url(const sheaf_ends *ends, size_t index) {
     const sheaf_end *end = &ends->items[index];
     return end->carrier->server_url(end->server);
+}
+
+unsigned sheaf_ends_expel(sheaf_ends *ends, int (*unwanted)(void *context, const sheaf_certificate *peer),
+                          void *context) {
+    unsigned count = 0;
+    for (size_t i = 0; i < ends->count; i++) {
+        const sheaf_end *end = &ends->items[i];
+        if (end->carrier->expel != NULL) count += end->carrier->expel(end->server, unwanted, context);
+    }
+    return count;
 }
 
 void sheaf_ends_close(sheaf_ends *ends) {

@@ -17,6 +17,8 @@ typedef struct {
     sheaf_request_pool *pool;
     sheaf_queue *tasks;
     const sheafd_config *config;
+    struct sheaf_trust *trust;
+    struct sheaf_credentials *credentials;
 } sheaf_ends_sink;
 
 struct sheaf_end {
@@ -35,5 +37,8 @@ typedef struct {
 SHEAF_MUST_USE sheaf_status sheaf_ends_open(sheaf_ends *ends, sheaf_problem *problem);
 /* The url of end `index` < count; borrowed. */
 const char *sheaf_ends_url(const sheaf_ends *ends, size_t index);
+/* Ends the connections of these peers on every end; returns how many. See transport.h. */
+unsigned sheaf_ends_expel(sheaf_ends *ends, int (*unwanted)(void *context, const sheaf_certificate *peer),
+                          void *context);
 /* Takes no further request and waits until no handler runs. Fine on a zeroed object. */
 void sheaf_ends_close(sheaf_ends *ends);

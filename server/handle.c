@@ -1,6 +1,7 @@
 #include "server/handle.h"
 
 #include "common/log.h"
+#include "common/trust.h"
 #include "server/intake/offer.h"
 
 #define DISK_RETRY_MS 1000u
@@ -174,6 +175,13 @@ void sheaf_handle_request(sheaf_task *task, sheaf_buffer *scratch) {
     sheaf_status status = sheaf_frame_decode_request(request->frame, &request->message, &request->payload);
     if (status != SHEAF_OK) {
         refuse(request, NULL, status, NULL, scratch);
+        return;
+    }
+    /* What was believed when the connection began may be revoked by now. */
+    sheaf_problem problem = {SHEAF_OK, ""};
+    status = sheaf_trust_holds(handlers->trust, request->peer, &problem);
+    if (status != SHEAF_OK) {
+        refuse(request, NULL, status, problem.text, scratch);
         return;
     }
     /* A job may be named in a refusal only once the peer is known to be of its tenant. */

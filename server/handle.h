@@ -11,6 +11,7 @@ typedef struct {
     size_t job_count;
     sheaf_refusals *refusals; /* of what belongs to no job */
     uint32_t chunk_bytes;
+    struct sheaf_trust *trust;
 } sheaf_handlers;
 
 /* The task of a fresh request; request->service is the sheaf_handlers. */

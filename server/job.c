@@ -95,8 +95,7 @@ static sheaf_status start(sheaf_job *job, sheaf_problem *problem) {
                                      .folder = job->folder,
                                      .model_bytes_max = job->options.service->limits.model_bytes,
                                      .database = job->database,
-                                     .signer = job->options.signer,
-                                     .certificate = job->options.certificate,
+                                     .credentials = job->options.credentials,
                                      .spool = &job->spool,
                                      .uploads = job->uploads,
                                      .refusals = &job->refusals,
@@ -150,6 +149,7 @@ void sheaf_job_close(sheaf_job *job) {
 }
 
 void sheaf_job_post(sheaf_job *job, sheaf_request *request) { sheaf_queue_push(job->events, request); }
+void sheaf_job_wake(sheaf_job *job) { sheaf_queue_wake(job->events); }
 const sheafd_job_config *sheaf_job_config_of(const sheaf_job *job) { return job->options.config; }
 sheaf_shelf *sheaf_job_shelf(sheaf_job *job) { return &job->shelf; }
 sheaf_uploads *sheaf_job_uploads(sheaf_job *job) { return job->uploads; }

@@ -11,11 +11,10 @@
 typedef struct sheaf_job sheaf_job;
 
 typedef struct {
-    const sheafd_config *service;         /* limits, state folder; borrowed */
-    const sheafd_job_config *config;      /* borrowed */
-    sheaf_signer *signer;                 /* borrowed */
-    const sheaf_certificate *certificate; /* borrowed */
-    sheaf_queue *workers;                 /* borrowed */
+    const sheafd_config *service;    /* limits, state folder; borrowed */
+    const sheafd_job_config *config; /* borrowed */
+    sheaf_credentials *credentials;  /* borrowed */
+    sheaf_queue *workers;            /* borrowed */
 } sheaf_job_options;
 
 SHEAF_MUST_USE sheaf_status sheaf_job_open(const sheaf_job_options *options, sheaf_job **out, sheaf_problem *problem);
@@ -24,6 +23,9 @@ SHEAF_MUST_USE sheaf_status sheaf_job_open(const sheaf_job_options *options, she
 void sheaf_job_close(sheaf_job *job);
 /* Hands a request to the job's thread. */
 void sheaf_job_post(sheaf_job *job, sheaf_request *request);
+
+/* The job's thread looks around: the service has other credentials, say. */
+void sheaf_job_wake(sheaf_job *job);
 
 const sheafd_job_config *sheaf_job_config_of(const sheaf_job *job);
 sheaf_shelf *sheaf_job_shelf(sheaf_job *job);

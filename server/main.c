@@ -20,7 +20,8 @@ static const char help[] =
     "  --help-config    print the config reference and exit\n"
     "  --version        print the version and exit\n"
     "\n"
-    "SIGINT or SIGTERM stop it cleanly; a restart goes on with the open round.\n"
+    "SIGINT or SIGTERM stop it cleanly; a restart goes on with the open round. SIGHUP looks at certificates, keys and\n"
+    "revocation lists at once; changes of these files are also noticed without it, within two seconds.\n"
     "exit codes: 0 done, 1 a job was given up, 2 usage, 3 bad config or input files, 4 environment (disk, address, "
     "memory)\n";
 
@@ -38,6 +39,11 @@ static int wait_for_end(const sheafd_config *config, sheaf_service *service, con
     uint64_t linger_until_ns = SHEAF_NEVER_NS, keep_ns = sheaf_now_ns() + KEEP_S * 1000000000ull;
     for (;;) {
         int signal_number = sigtimedwait(signals, NULL, &pause);
+        if (signal_number == SIGHUP) { /* also a terminal that goes, which must not take the rounds with it */
+            sheaf_service_watch(service, 1);
+            continue;
+        }
+        sheaf_service_watch(service, 0);
         if (signal_number > 0) {
             sheaf_log(SHEAF_LOG_INFO, "stopping", "signal=%d", signal_number);
             return EXIT_DONE;
@@ -65,9 +71,9 @@ static int serve(const sheafd_config *config) {
     sigemptyset(&signals);
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGHUP);
     (void)pthread_sigmask(SIG_BLOCK, &signals, NULL);
     (void)signal(SIGPIPE, SIG_IGN);
-    (void)signal(SIGHUP, SIG_IGN); /* a terminal that goes must not take the rounds with it */
     sheaf_service *service = NULL;
     if (sheaf_service_open(config, &service, &problem) != SHEAF_OK) return fail(&problem);
     sheaf_log(SHEAF_LOG_INFO, "listening", "url=%s version=%s", sheaf_service_url(service), SHEAF_VERSION);

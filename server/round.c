@@ -173,6 +173,10 @@ uint64_t sheaf_round_settle(sheaf_round *round) {
     if (has_lost_an_update(round)) return SHEAF_NEVER_NS;
     if (now >= round->add_again_ns && sheaf_round_add_again(round)) round->add_again_ns = now + RETRY_AFTER_NS;
     if (now < round->retry_ns) return round->retry_ns;
+    if (sheaf_round_sign_again(round) != SHEAF_OK) {
+        round->retry_ns = sheaf_now_ns() + RETRY_AFTER_NS;
+        return round->retry_ns;
+    }
     uint64_t quiet_ns = round->parts.config->progress_s * SECOND_NS;
     uint32_t expired = now > quiet_ns ? sheaf_uploads_expire(round->parts.uploads, now - quiet_ns) : 0;
     if (expired > 0)

@@ -11,7 +11,7 @@
  * Later the world's failures are logged and tried again. Not:     it reads no frame and no file; it asks store, intake
  * and aggregate. */
 #pragma once
-#include "common/signer.h"
+#include "common/credentials.h"
 #include "server/aggregate/aggregator.h"
 #include "server/cohort.h"
 #include "server/config.h"
@@ -25,8 +25,7 @@ typedef struct {
     const char *folder; /* of the job: models/, spool/ */
     uint64_t model_bytes_max;
     sheaf_database *database;
-    sheaf_signer *signer;
-    const sheaf_certificate *certificate; /* the aggregator's */
+    sheaf_credentials *credentials; /* the aggregator's, which may change in mid-round */
     const sheaf_spool *spool;
     sheaf_uploads *uploads;
     sheaf_refusals *refusals;

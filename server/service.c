@@ -6,6 +6,7 @@
 
 #include "common/log.h"
 #include "server/ends.h"
+#include "server/guard.h"
 #include "server/handle.h"
 #include "server/job.h"
 
@@ -19,8 +20,7 @@ struct sheaf_service {
     const sheafd_config *config;
     sheaf_handlers handlers; /* what workers see */
     int lock;                /* on the state folder */
-    sheaf_signer *signer;
-    sheaf_certificate *certificate;
+    sheaf_guard guard;       /* who we are and whom we believe */
     sheaf_ends ends;
     sheaf_request_pool *pool;
     sheaf_queue *tasks;      /* of sheaf_task: requests, and additions of all jobs */
@@ -38,19 +38,6 @@ static void *work(void *context) {
         if (task != NULL) task->run(task, &self->scratch);
     }
     return NULL;
-}
-
-static sheaf_status open_identity(sheaf_service *service, sheaf_problem *problem) {
-    const sheafd_config *config = service->config;
-    sheaf_status status = sheaf_certificate_from_pem_file(config->server.certificate, &service->certificate, problem);
-    if (status != SHEAF_OK) return status;
-    if (sheaf_certificate_identity(service->certificate)->role != SHEAF_ROLE_AGGREGATOR) {
-        return sheaf_problem_set(
-            problem, SHEAF_E_ROLE,
-            "%s: has the role %s; expected an aggregator's certificate (sheaf pki issue --role aggregator)",
-            config->server.certificate, sheaf_role_name(sheaf_certificate_identity(service->certificate)->role));
-    }
-    return sheaf_signer_open(config->server.key, &service->signer, problem);
 }
 
 static sheaf_status open_workers(sheaf_service *service, sheaf_problem *problem) {
@@ -83,19 +70,20 @@ static sheaf_status open_jobs(sheaf_service *service, sheaf_problem *problem) {
     service->jobs = calloc(config->jobs.count, sizeof(sheaf_job *));
     if (service->jobs == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "no memory for the jobs");
     for (size_t i = 0; i < config->jobs.count; i++) {
-        const sheaf_job_options options = {config, &jobs[i], service->signer, service->certificate, service->tasks};
+        const sheaf_job_options options = {config, &jobs[i], service->guard.credentials, service->tasks};
         sheaf_status status = sheaf_job_open(&options, &service->jobs[i], problem);
         if (status != SHEAF_OK) return status;
         service->job_count++;
     }
-    service->handlers =
-        (sheaf_handlers){service->jobs, service->job_count, &service->refusals, (uint32_t)config->limits.chunk_bytes};
+    service->handlers = (sheaf_handlers){service->jobs, service->job_count, &service->refusals,
+                                         (uint32_t)config->limits.chunk_bytes, service->guard.trust};
     return SHEAF_OK;
 }
 
 static sheaf_status open_ends(sheaf_service *service, sheaf_problem *problem) {
-    service->ends.sink =
-        (sheaf_ends_sink){&service->handlers, &service->refusals, service->pool, service->tasks, service->config};
+    service->ends.sink = (sheaf_ends_sink){
+        &service->handlers,   &service->refusals,        service->pool, service->tasks, service->config,
+        service->guard.trust, service->guard.credentials};
     return sheaf_ends_open(&service->ends, problem);
 }
 
@@ -117,7 +105,7 @@ sheaf_status sheaf_service_open(const sheafd_config *config, sheaf_service **out
     if (service == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "no memory for the service");
     service->config = config;
     service->lock = -1;
-    sheaf_status status = open_identity(service, problem);
+    sheaf_status status = sheaf_guard_open(config, &service->guard, problem);
     if (status == SHEAF_OK) status = take_state(service, problem);
     if (status == SHEAF_OK) status = open_workers(service, problem);
     if (status == SHEAF_OK) status = open_jobs(service, problem);
@@ -162,6 +150,14 @@ void sheaf_service_keep_refusals(sheaf_service *service) {
     sheaf_database_close(database);
 }
 
+void sheaf_service_watch(sheaf_service *service, int now) {
+    sheaf_guard_watch(&service->guard, &service->ends, service->jobs, service->job_count, now);
+}
+
+struct sheaf_trust *sheaf_service_trust(const sheaf_service *service) {
+    return service->guard.trust;
+}
+
 /* From the outside in: no new requests, then no work, then no jobs. */
 void sheaf_service_close(sheaf_service *service) {
     if (service == NULL) return;
@@ -177,8 +173,7 @@ void sheaf_service_close(sheaf_service *service) {
     free(service->workers);
     sheaf_queue_free(service->tasks);
     sheaf_request_pool_free(service->pool);
-    sheaf_signer_free(service->signer);
-    sheaf_certificate_unref(service->certificate);
+    sheaf_guard_close(&service->guard);
     if (service->lock >= 0) close(service->lock);
     free(service);
 }

@@ -21,5 +21,10 @@ sheaf_status sheaf_service_jobs_ended(const sheaf_service *service);
 int sheaf_service_everyone_knows(const sheaf_service *service);
 /* Writes down how often what was refused that belongs to no job; close does it too. Failures are logged. */
 void sheaf_service_keep_refusals(sheaf_service *service);
+/* Looks at certificates, keys, authorities and revocation lists again, if their files have changed, and ends what no
+ * longer holds. To be called every second or so; `now`: at once (SIGHUP). Not while close runs. */
+void sheaf_service_watch(sheaf_service *service, int now);
+/* Whom the service believes, for those who tell of it or judge others. Borrowed. */
+struct sheaf_trust *sheaf_service_trust(const sheaf_service *service);
 /* Stops listening, finishes what is in work, closes. Nothing acknowledged is lost. NULL is fine. */
 void sheaf_service_close(sheaf_service *service);

@@ -30,9 +30,28 @@ static sheaf_status make_receipt(sheaf_round *round, const sheaf_upload *upload,
     sheaf_buffer statement = {out->statement, 0, sizeof out->statement},
                  signature = {out->signature, 0, sizeof out->signature};
     if (status == SHEAF_OK) status = sheaf_receipt_statement_encode(&receipt, &statement);
-    if (status == SHEAF_OK) status = sheaf_signer_sign(round->parts.signer, sheaf_buffer_span(&statement), &signature);
+    sheaf_credentials_pair own;
+    sheaf_credentials_take(round->parts.credentials, &own);
+    if (status == SHEAF_OK) status = sheaf_signer_sign(own.signer, sheaf_buffer_span(&statement), &signature);
+    sheaf_credentials_pair_fini(&own);
     out->statement_size = statement.size;
     out->signature_size = signature.size;
+    return status;
+}
+
+/* A device judges by the certificate of its connection, which may be a newer one than that of the day of the receipt. */
+sheaf_status sheaf_round_refresh_receipt(sheaf_round *round, sheaf_receipt_row *receipt) {
+    sheaf_credentials_pair own;
+    sheaf_span statement = sheaf_span_of(receipt->statement, receipt->statement_size);
+    sheaf_buffer signature = {receipt->signature, 0, sizeof receipt->signature};
+    sheaf_credentials_take(round->parts.credentials, &own);
+    sheaf_status status = sheaf_certificate_verify(own.certificate, statement,
+                                                   sheaf_span_of(receipt->signature, receipt->signature_size));
+    if (status == SHEAF_E_SIGNATURE) {
+        status = sheaf_signer_sign(own.signer, statement, &signature);
+        receipt->signature_size = signature.size;
+    }
+    sheaf_credentials_pair_fini(&own);
     return status;
 }
 

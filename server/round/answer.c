@@ -118,6 +118,10 @@ static int answered_from_memory(sheaf_round *round, sheaf_request *request, shea
                               : sheaf_database_receipt_find(round->parts.database, round->job_id, statement->round,
                                                             statement->client, &receipt, &problem);
     if (status == SHEAF_E_NOT_FOUND) return 0;
+    if (status == SHEAF_OK) {
+        status = sheaf_round_refresh_receipt(round, &receipt);
+        if (status != SHEAF_OK) (void)sheaf_problem_set(&problem, status, "cannot sign it again");
+    }
     if (status != SHEAF_OK) {
         sheaf_log(SHEAF_LOG_ERROR, "receipt_unreadable", "client=%s reason=\"%s\"", statement->client, problem.text);
         sheaf_request_wait(request, SHEAF_E_BUSY, COMMIT_RETRY_MS, scratch);

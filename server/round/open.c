@@ -12,6 +12,21 @@ void sheaf_round_set_plan(sheaf_round *round, sheaf_plan plan) {
     round->payload_bytes = sheaf_aggregator_payload_bytes(round->aggregator, plan.encoding);
 }
 
+/* Statement and signature of the row by the credentials in force. */
+static sheaf_status sign_row(sheaf_round *round, sheaf_round_row *row) {
+    sheaf_credentials_pair own;
+    sheaf_buffer bytes = {row->statement_bytes, 0, sizeof row->statement_bytes},
+                 signature = {row->signature, 0, sizeof row->signature};
+    sheaf_credentials_take(round->parts.credentials, &own);
+    memcpy(row->statement.certificate, sheaf_certificate_fingerprint(own.certificate), SHEAF_DIGEST_BYTES);
+    sheaf_status status = sheaf_round_statement_encode(&row->statement, &bytes);
+    if (status == SHEAF_OK) status = sheaf_signer_sign(own.signer, sheaf_buffer_span(&bytes), &signature);
+    sheaf_credentials_pair_fini(&own);
+    row->statement_size = bytes.size;
+    row->signature_size = signature.size;
+    return status;
+}
+
 static sheaf_status write_round_statement(sheaf_round *round, uint64_t number, uint32_t attempt, sheaf_round_row *row) {
     const sheafd_job_config *config = round->parts.config;
     sheaf_round_statement *statement = &row->statement;
@@ -24,20 +39,44 @@ static sheaf_status write_round_statement(sheaf_round *round, uint64_t number, u
     (void)snprintf(statement->tenant, sizeof statement->tenant, "%s", config->tenant);
     (void)snprintf(statement->job, sizeof statement->job, "%s", config->name);
     memcpy(statement->base_model, base->digest, SHEAF_DIGEST_BYTES);
-    memcpy(statement->certificate, sheaf_certificate_fingerprint(round->parts.certificate), SHEAF_DIGEST_BYTES);
     sheaf_shelf_drop(round->parts.shelf, base);
     if (RAND_bytes(statement->nonce, sizeof statement->nonce) != 1) return SHEAF_E_CRYPTO;
-    sheaf_buffer plan = {row->plan, 0, sizeof row->plan},
-                 bytes = {row->statement_bytes, 0, sizeof row->statement_bytes},
-                 signature = {row->signature, 0, sizeof row->signature};
+    sheaf_buffer plan = {row->plan, 0, sizeof row->plan};
     sheaf_status status = sheaf_plan_encode(&round->plan, &plan);
-    if (status == SHEAF_OK) status = sheaf_digest_of(sheaf_buffer_span(&plan), statement->plan_digest);
-    if (status == SHEAF_OK) status = sheaf_round_statement_encode(statement, &bytes);
-    if (status == SHEAF_OK) status = sheaf_signer_sign(round->parts.signer, sheaf_buffer_span(&bytes), &signature);
     row->plan_size = plan.size;
-    row->statement_size = bytes.size;
-    row->signature_size = signature.size;
-    return status;
+    if (status == SHEAF_OK) status = sheaf_digest_of(sheaf_buffer_span(&plan), statement->plan_digest);
+    return status == SHEAF_OK ? sign_row(round, row) : status;
+}
+
+static int is_signed_by_now(const sheaf_round *round) {
+    sheaf_credentials_pair own;
+    sheaf_credentials_take(round->parts.credentials, &own);
+    int same = memcmp(round->row.statement.certificate, sheaf_certificate_fingerprint(own.certificate),
+                      SHEAF_DIGEST_BYTES) == 0;
+    sheaf_credentials_pair_fini(&own);
+    return same;
+}
+
+sheaf_status sheaf_round_sign_again(sheaf_round *round) {
+    uint64_t generation = sheaf_credentials_generation(round->parts.credentials);
+    sheaf_problem problem = {SHEAF_OK, "cannot sign the round"};
+    if (round->signed_generation == generation || round->state != COLLECTING) return SHEAF_OK;
+    if (!is_signed_by_now(round)) {
+        sheaf_round_row row = round->row;
+        sheaf_status status = sign_row(round, &row);
+        if (status == SHEAF_OK)
+            status = sheaf_database_round_sign(round->parts.database, round->job_id, &row, &problem);
+        if (status != SHEAF_OK) {
+            sheaf_log(SHEAF_LOG_ERROR, "sign_failed", "job=%s round=%" PRIu64 " status=%s reason=\"%s\"",
+                      round->parts.config->name, row.round, sheaf_status_name(status), problem.text);
+            return status;
+        }
+        round->row = row;
+        sheaf_log(SHEAF_LOG_INFO, "round_signed_again", "job=%s round=%" PRIu64 " attempt=%u",
+                  round->parts.config->name, row.round, row.attempt);
+    }
+    round->signed_generation = generation;
+    return SHEAF_OK;
 }
 
 /* Writes the new attempt down before any device can hear of it. */

@@ -44,6 +44,7 @@ struct sheaf_round {
     round_state state;
     sheaf_round_row row; /* of the open round */
     sheaf_plan plan;
+    uint64_t signed_generation; /* of the credentials with which the row was signed or looked at */
     uint64_t payload_bytes;
     sheaf_aggregator *aggregator;
     sheaf_cohort *cohort;
@@ -88,6 +89,11 @@ void sheaf_round_tell_receipt(sheaf_request *request, const sheaf_receipt_row *r
 void sheaf_round_commit_staged(sheaf_round *round, sheaf_buffer *scratch);
 /* Counts a durable update and hands it to the workers. */
 void sheaf_round_count_update(sheaf_round *round, const sheaf_update_statement *statement, double loss, int recovered);
+/* Signs the open round again when the aggregator has another certificate: same round, attempt and nonce, written down
+ * before any device hears of it. */
+SHEAF_MUST_USE sheaf_status sheaf_round_sign_again(sheaf_round *round);
+/* The receipt of a stored row with a signature that the certificate in force verifies. */
+SHEAF_MUST_USE sheaf_status sheaf_round_refresh_receipt(sheaf_round *round, sheaf_receipt_row *receipt);
 /* Hands failed additions to the workers again; 1 when there were any. */
 int sheaf_round_add_again(sheaf_round *round);
 void sheaf_round_set_plan(sheaf_round *round, sheaf_plan plan);

@@ -43,6 +43,8 @@ static const char schema[] =
     X(JOB_END, "UPDATE jobs SET ended = ?2 WHERE id = ?1")                                                             \
     X(ROUND_OPEN, "INSERT INTO rounds (job, round, attempt, outcome, reason, statement, signature, plan, "             \
                   "opened_unix_ms) VALUES (?1, ?2, ?3, 0, 0, ?4, ?5, ?6, ?7)")                                         \
+    X(ROUND_SIGN, "UPDATE rounds SET statement = ?4, signature = ?5 "                                                  \
+                  "WHERE job = ?1 AND round = ?2 AND attempt = ?3 AND outcome = 0")                                    \
     X(ROUND_CLOSE, "UPDATE rounds SET outcome = ?4, reason = ?5, closed_unix_ms = ?6, accepted = ?7, refused = ?8, "   \
                    "upload_bytes = ?9, weight = ?10, training_loss = ?11, model = ?12 "                                \
                    "WHERE job = ?1 AND round = ?2 AND attempt = ?3 AND outcome = 0")                                   \
@@ -287,6 +289,20 @@ sheaf_status sheaf_database_round_open(sheaf_database *database, int64_t job, co
     bind_blob(statement, 6, sheaf_span_of(row->plan, row->plan_size));
     bind_u64(statement, 7, row->statement.opened_unix_ms);
     return run(database, statement, "open a round", problem);
+}
+
+sheaf_status sheaf_database_round_sign(sheaf_database *database, int64_t job, const sheaf_round_row *row,
+                                       sheaf_problem *problem) {
+    sqlite3_stmt *statement = take(database, ROUND_SIGN);
+    (void)sqlite3_bind_int64(statement, 1, job);
+    bind_u64(statement, 2, row->round);
+    bind_u64(statement, 3, row->attempt);
+    bind_blob(statement, 4, sheaf_span_of(row->statement_bytes, row->statement_size));
+    bind_blob(statement, 5, sheaf_span_of(row->signature, row->signature_size));
+    sheaf_status status = run(database, statement, "sign a round again", problem);
+    if (status == SHEAF_OK && sqlite3_changes(database->handle) != 1)
+        status = sheaf_problem_set(problem, SHEAF_E_NOT_FOUND, "database: the round to sign is not open");
+    return status;
 }
 
 sheaf_status sheaf_database_round_close(sheaf_database *database, int64_t job, const sheaf_round_row *row,

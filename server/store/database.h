@@ -78,6 +78,9 @@ SHEAF_MUST_USE sheaf_status sheaf_database_job_end(sheaf_database *database, int
 
 SHEAF_MUST_USE sheaf_status sheaf_database_round_open(sheaf_database *database, int64_t job, const sheaf_round_row *row,
                                                       sheaf_problem *problem);
+/* Another signature (and statement) for the open row of (round, attempt): the aggregator has another certificate. */
+SHEAF_MUST_USE sheaf_status sheaf_database_round_sign(sheaf_database *database, int64_t job, const sheaf_round_row *row,
+                                                      sheaf_problem *problem);
 /* Closes the open row of (round, attempt) with its outcome and figures. */
 SHEAF_MUST_USE sheaf_status sheaf_database_round_close(sheaf_database *database, int64_t job,
                                                        const sheaf_round_row *row, sheaf_problem *problem);
