@@ -1,13 +1,19 @@
-/* The device's end: one NNG TLS stream at a time, one request at a time.
+/* The device's end: one NNG TLS stream at a time, on which requests are written one behind the other, at most `window` of
+ * them before their answers, which come in the same order.
  *
- *     RESTING -> DIALING -> HELLO_IN -> HELLO_OUT -> READY -> ASKING -> LENGTH -> BODY -> READY ...
+ *     RESTING -> DIALING -> HELLO_IN -> HELLO_OUT -> READY -> RESTING ...
  *
  * The server's hello is awaited before anything is sent: in TLS 1.3 a device's handshake ends before the server has
  * looked at its certificate, and bytes sent to a server that refuses it would destroy the alert that says why.
  *
- * A request that a broken connection takes along is sent again once, at once; if that fails too, or no connection comes
- * about, the request has failed and `receive` says why. Pauses between attempts grow, with some randomness, so that a
- * fleet does not return all at the same moment; an answer makes them small again.
+ * READY is full duplex: a step that reads is always under way, one that writes while a request has not left. Requests
+ * stand in a ring, oldest first: the first `answered` of them have their answers, the first `sent` were written on this
+ * connection, or are being written.
+ *
+ * Requests that a broken connection takes along are sent again once, at once; if that fails too, or no connection comes
+ * about, all of them have failed and `receive` says why. Pauses between attempts grow, with some randomness, so that a
+ * fleet does not return all at the same moment; an answer makes them small again. A connection that breaks while
+ * nothing is asked comes back with the next request.
  *
  * Threads: steps end on NNG's threads. `lock` guards everything; it may be held while NNG's functions are called, for
  * NNG never calls back on the calling thread. New attempts and deadlines are looked at only inside send and receive, so
@@ -23,12 +29,26 @@
 
 #define PAUSE_MIN_MS    100u
 #define PAUSE_MAX_MS    10000u
-#define ANSWER_MS       30000u /* a server that says nothing for so long is asked again on a new connection */
-#define WATCH_PERIOD_MS 200u   /* see sheaf_sp_is_lost */
-#define RESENDS         1
+#define WATCH_PERIOD_MS 200u /* see sheaf_sp_is_lost */
+#define RESENDS         1u
 
-typedef enum { RESTING, DIALING, HELLO_IN, HELLO_OUT, READY, ASKING, LENGTH, BODY } phase;
-typedef enum { NO_REQUEST, WANTED, ANSWERED, FAILED } request_state;
+typedef enum { RESTING, DIALING, HELLO_IN, HELLO_OUT, READY } phase;
+
+/* Grows, and is kept for the next message: large blocks are dear to allocate. */
+typedef struct {
+    uint8_t *data;
+    size_t capacity;
+} block;
+
+typedef struct {
+    uint32_t id; /* the top bit is set */
+    unsigned resends;
+    block asked; /* the head that goes before it, then a copy of the frame */
+    size_t asked_bytes;
+    block answer;
+    size_t answer_bytes;
+    sheaf_certificate *peer; /* that gave the answer */
+} request;
 
 struct sheaf_link {
     pthread_mutex_t lock;
@@ -40,42 +60,54 @@ struct sheaf_link {
     nng_aio *dialing;
     sheaf_sp sp;
     phase phase;
-    int abandoned;   /* we closed what is under way; its end is still to come */
-    int gave_up;     /* it was abandoned by cancel */
-    const char *why; /* it was abandoned; a constant */
-    unsigned misses; /* times in a row that the connection seemed lost */
-    uint64_t deadline_ms, watch_ms, retry_ms;
+    int sending, receiving; /* steps under way */
+    int in_body;            /* the one that receives is behind the head */
+    int abandoned;          /* what is under way is being closed; its end is still to come */
+    int gave_up;            /* it was abandoned by cancel */
+    int idle;               /* resting until somebody asks */
+    const char *why;        /* it was abandoned; a constant */
+    unsigned misses;        /* times in a row that the connection seemed lost */
+    uint64_t deadline_ms;   /* of the handshake, from dialing on; 0: none */
+    uint64_t lost_look_ms, retry_ms;
+    sheaf_sp_watch watch; /* while an answer is owed */
     uint32_t pause_ms;
 
-    request_state request;
-    uint32_t id; /* of the request; the top bit is set */
-    unsigned resends;
-    uint8_t *asked; /* a copy of the frame, until it is answered */
-    size_t asked_bytes;
-    uint8_t head[SHEAF_SP_HEAD_BYTES], hello[SHEAF_SP_HELLO_BYTES], length[SHEAF_SP_LENGTH_BYTES],
-        answer_id[SHEAF_SP_ID_BYTES];
-    uint8_t *answer;
-    size_t answer_bytes;
-    uint8_t *stale_asked, *stale_answer; /* of a request that was given up, while a step may still touch them */
-    sheaf_problem problem;               /* of the last failure */
-    sheaf_certificate *connected_peer;   /* of this connection */
-    sheaf_certificate *peer;             /* of the last answer */
+    request *requests; /* `window` of them, a ring */
+    uint32_t window, first, count, answered, sent;
+    uint32_t last_id;
+    int failed; /* and nobody was told yet */
+    uint8_t hello[SHEAF_SP_HELLO_BYTES], head[SHEAF_SP_HEAD_BYTES];
+    block stale[2];                    /* of requests that were given up, while steps may still touch them */
+    sheaf_problem problem;             /* of the last failure */
+    sheaf_certificate *connected_peer; /* of this connection */
+    sheaf_certificate *peer;           /* of the last answer */
 };
 
+/* ---- requests ---- */
+
+static request *request_at(sheaf_link *link, uint32_t place) {
+    return &link->requests[(link->first + place) % link->window];
+}
+
+static int block_reserve(block *space, size_t bytes) {
+    if (space->capacity >= bytes) return 1;
+    free(space->data);
+    space->data = malloc(bytes);
+    space->capacity = space->data == NULL ? 0 : bytes;
+    return space->data != NULL;
+}
+
+static void block_free(block *space) {
+    free(space->data);
+    *space = (block){NULL, 0};
+}
+
+/* Those without an answer; what was answered may still be fetched. */
+static void drop_unanswered(sheaf_link *link) { link->count = link->sent = link->answered; }
+
+static int is_owed_an_answer(const sheaf_link *link) { return link->count > link->answered; }
+
 /* ---- when it fails ---- */
-
-static void drop_request(sheaf_link *link) {
-    free(link->asked);
-    free(link->answer);
-    link->asked = link->answer = NULL;
-    link->request = NO_REQUEST;
-}
-
-static void fail_request(sheaf_link *link) {
-    if (link->request != WANTED) return;
-    drop_request(link);
-    link->request = FAILED;
-}
 
 static void grow_pause(sheaf_link *link) {
     uint8_t random[2] = {0, 0};
@@ -87,7 +119,7 @@ static void grow_pause(sheaf_link *link) {
 
 /* What TLS says is nearer to the cause than why we closed, and that nearer than NNG's number. */
 static void explain(sheaf_link *link, const char *text) {
-    sheaf_tls_state state = {NULL, SHEAF_OK, ""};
+    sheaf_tls_state state = {NULL, SHEAF_OK, "", 0};
     if (link->why != NULL) text = link->why;
     if (link->sp.stream != NULL) sheaf_tls_ask(link->sp.stream, &state);
     sheaf_certificate_unref(state.peer);
@@ -95,36 +127,44 @@ static void explain(sheaf_link *link, const char *text) {
     (void)sheaf_problem_set(&link->problem, SHEAF_E_NETWORK, "%s: %s", link->url, text);
 }
 
+/* Whether all that this connection took along may travel once more. */
+static int take_resends(sheaf_link *link) {
+    if (link->phase != READY) return 0;
+    for (uint32_t i = link->answered; i < link->sent; i++)
+        if (request_at(link, i)->resends == 0) return 0;
+    for (uint32_t i = link->answered; i < link->sent; i++) request_at(link, i)->resends--;
+    return 1;
+}
+
 /* Nothing is under way any more: what was tried has failed, or the connection broke. */
 static void lose(sheaf_link *link, const char *text) {
-    int may_resend = link->phase >= ASKING && link->resends > 0;
     explain(link, text);
     sheaf_sp_detach(&link->sp);
     sheaf_certificate_unref(link->connected_peer);
     link->connected_peer = NULL;
-    free(link->stale_asked);
-    free(link->stale_answer);
-    link->stale_asked = link->stale_answer = NULL;
-    link->phase = RESTING;
-    link->deadline_ms = 0;
+    block_free(&link->stale[0]);
+    block_free(&link->stale[1]);
     grow_pause(link);
     if (link->gave_up) {
-        link->retry_ms = 0; /* a request that came since then has nothing to do with the loss */
-    } else if (link->request == WANTED && may_resend) {
-        free(link->answer);
-        link->answer = NULL;
-        link->resends--;
+        link->retry_ms = 0; /* requests that came since then have nothing to do with the loss */
+    } else if (!is_owed_an_answer(link)) {
+        link->idle = link->phase == READY;
+    } else if (take_resends(link)) {
         link->retry_ms = 0;
     } else {
-        fail_request(link);
+        drop_unanswered(link);
+        link->failed = 1;
     }
-    link->abandoned = link->gave_up = 0;
+    link->sent = link->answered;
+    link->phase = RESTING;
+    link->deadline_ms = 0;
+    link->abandoned = link->gave_up = link->in_body = 0;
     link->why = NULL;
 }
 
 /* Closes what is under way for a reason of ours; `lose` follows when it has ended. */
 static void abandon(sheaf_link *link, const char *why) {
-    if (link->abandoned || link->phase == RESTING || link->phase == READY) return;
+    if (link->abandoned || link->phase == RESTING) return;
     link->why = why;
     link->abandoned = 1;
     if (link->phase == DIALING) {
@@ -134,105 +174,133 @@ static void abandon(sheaf_link *link, const char *why) {
     }
 }
 
+/* Called where a step has ended or could not begin. */
+static void break_off(sheaf_link *link, const char *why) {
+    abandon(link, why);
+    if (!link->sending && !link->receiving) lose(link, "");
+}
+
 /* ---- steps; under the lock ---- */
 
-static void lose_unless(sheaf_link *link, int error) {
-    if (error != 0) lose(link, "the connection was lost");
+#define LOST "the connection was lost"
+
+static void receive(sheaf_link *link, void *first, size_t first_bytes, void *second, size_t second_bytes) {
+    link->receiving = sheaf_sp_receive(&link->sp, first, first_bytes, second, second_bytes) == 0;
+    if (!link->receiving) break_off(link, LOST);
 }
 
-static void set_deadline(sheaf_link *link, uint32_t base_ms, size_t bytes) {
-    link->deadline_ms = sheaf_sp_now_ms() + sheaf_sp_patience_ms(base_ms, bytes);
+static void transmit(sheaf_link *link, sheaf_span bytes) {
+    link->sending = sheaf_sp_send(&link->sp, bytes) == 0;
+    if (!link->sending) break_off(link, LOST);
 }
 
-static void receive_length(sheaf_link *link) {
-    link->phase = LENGTH;
-    set_deadline(link, ANSWER_MS, 0);
-    lose_unless(link, sheaf_sp_receive(&link->sp, link->length, sizeof link->length, NULL, 0));
+static void receive_head(sheaf_link *link) {
+    link->in_body = 0;
+    receive(link, link->head, sizeof link->head, NULL, 0);
 }
 
-static void ask(sheaf_link *link) {
-    link->phase = ASKING;
-    set_deadline(link, link->handshake_ms, link->asked_bytes);
-    sheaf_sp_write_head(link->head, link->id, link->asked_bytes);
-    lose_unless(link, sheaf_sp_send(&link->sp, sheaf_span_of(link->head, sizeof link->head),
-                                    sheaf_span_of(link->asked, link->asked_bytes)));
+static uint64_t patience_ms(const sheaf_link *link) { return (uint64_t)link->handshake_ms * SHEAF_SP_PATIENCE; }
+
+static void send_next(sheaf_link *link) {
+    if (link->phase != READY || link->abandoned || link->sending || link->sent == link->count) return;
+    if (link->sent == link->answered) sheaf_sp_watch_begin(&link->watch, sheaf_sp_now_ms(), patience_ms(link));
+    request *next = request_at(link, link->sent++);
+    transmit(link, sheaf_span_of(next->asked.data, SHEAF_SP_HEAD_BYTES + next->asked_bytes));
 }
 
 static void get_ready(sheaf_link *link) {
     link->phase = READY;
     link->deadline_ms = 0;
-    if (link->request == WANTED) ask(link);
+    receive_head(link);
+    send_next(link);
 }
 
 static void greet(sheaf_link *link) {
     sheaf_tls_state state;
     if (!sheaf_sp_hello_is(link->hello, SHEAF_SP_REP)) {
-        lose(link, "the server does not speak NNG's REP protocol");
+        break_off(link, "the server does not speak NNG's REP protocol");
         return;
     }
     sheaf_tls_ask(link->sp.stream, &state);
     link->connected_peer = state.peer;
     if (state.peer == NULL) {
-        lose(link, "the server has no verified certificate");
+        break_off(link, "the server has no verified certificate");
         return;
     }
     link->phase = HELLO_OUT;
     sheaf_sp_write_hello(link->hello, SHEAF_SP_REQ);
-    lose_unless(link, sheaf_sp_send(&link->sp, sheaf_span_of(link->hello, sizeof link->hello), sheaf_span_of(NULL, 0)));
+    transmit(link, sheaf_span_of(link->hello, sizeof link->hello));
+}
+
+static void forbid_resends(sheaf_link *link) {
+    for (uint32_t i = link->answered; i < link->count; i++) request_at(link, i)->resends = 0;
 }
 
 static void receive_body(sheaf_link *link) {
-    uint64_t bytes = sheaf_sp_read_length(link->length);
+    uint64_t bytes = sheaf_sp_read_length(link->head);
+    if (link->sent == link->answered) {
+        break_off(link, "the server sent an answer that nobody had asked for");
+        return;
+    }
     if (bytes < SHEAF_SP_ID_BYTES || bytes > (uint64_t)link->frame_bytes_max + SHEAF_SP_ID_BYTES) {
-        link->resends = 0; /* it would come again */
-        lose(link, bytes < SHEAF_SP_ID_BYTES ? "the server sent a malformed message"
-                                             : "the server sent a frame above the limit");
+        forbid_resends(link); /* it would come again */
+        break_off(link, bytes < SHEAF_SP_ID_BYTES ? "the server sent a malformed message"
+                                                  : "the server sent a frame above the limit");
         return;
     }
-    link->answer_bytes = (size_t)(bytes - SHEAF_SP_ID_BYTES);
-    link->answer = malloc(link->answer_bytes + 1);
-    if (link->answer == NULL) {
-        lose(link, "no memory for the answer");
+    request *oldest = request_at(link, link->answered);
+    oldest->answer_bytes = (size_t)(bytes - SHEAF_SP_ID_BYTES);
+    if (!block_reserve(&oldest->answer, oldest->answer_bytes + 1)) {
+        break_off(link, "no memory for the answer");
         return;
     }
-    link->phase = BODY;
-    set_deadline(link, link->handshake_ms, link->answer_bytes);
-    lose_unless(link,
-                sheaf_sp_receive(&link->sp, link->answer_id, sizeof link->answer_id, link->answer, link->answer_bytes));
+    link->in_body = 1;
+    receive(link, oldest->answer.data, oldest->answer_bytes, NULL, 0);
 }
 
 static void take_body(sheaf_link *link) {
-    if (sheaf_sp_read_id(link->answer_id) != link->id) { /* an answer to something that nobody waits for any more */
-        free(link->answer);
-        link->answer = NULL;
-        receive_length(link);
-        return;
+    /* Another id: an answer to something that nobody waits for any more. */
+    if (sheaf_sp_read_id(link->head + SHEAF_SP_LENGTH_BYTES) == request_at(link, link->answered)->id) {
+        request_at(link, link->answered++)->peer = sheaf_certificate_ref(link->connected_peer);
+        link->pause_ms = PAUSE_MIN_MS;
+        link->watch.since_ms = sheaf_sp_now_ms();
     }
-    free(link->asked);
-    link->asked = NULL;
-    link->request = ANSWERED;
-    link->pause_ms = PAUSE_MIN_MS;
-    sheaf_certificate_unref(link->peer);
-    link->peer = sheaf_certificate_ref(link->connected_peer);
-    get_ready(link);
+    receive_head(link);
 }
 
-static void on_step(void *context, int error) {
+static const char *loss_text(const sheaf_link *link) {
+    return link->phase <= HELLO_OUT ? "closed by the server before the connection was ready" : LOST;
+}
+
+static void on_received(void *context, int error) {
     sheaf_link *link = context;
     pthread_mutex_lock(&link->lock);
+    link->receiving = 0;
     if (error != 0 || link->abandoned) {
-        lose(link, link->phase <= HELLO_OUT ? "closed by the server before the connection was ready"
-                                            : "the connection was lost");
+        break_off(link, loss_text(link));
     } else if (link->phase == HELLO_IN) {
         greet(link);
+    } else if (link->in_body) {
+        take_body(link);
+    } else if (sheaf_sp_read_length(link->head) == SHEAF_SP_ID_BYTES && link->sent > link->answered) {
+        request_at(link, link->answered)->answer_bytes = 0; /* there is no body to wait for */
+        take_body(link);
+    } else {
+        receive_body(link);
+    }
+    pthread_mutex_unlock(&link->lock);
+}
+
+static void on_sent(void *context, int error) {
+    sheaf_link *link = context;
+    pthread_mutex_lock(&link->lock);
+    link->sending = 0;
+    if (error != 0 || link->abandoned) {
+        break_off(link, loss_text(link));
     } else if (link->phase == HELLO_OUT) {
         get_ready(link);
-    } else if (link->phase == ASKING) {
-        receive_length(link);
-    } else if (link->phase == LENGTH) {
-        receive_body(link);
     } else {
-        take_body(link);
+        send_next(link);
     }
     pthread_mutex_unlock(&link->lock);
 }
@@ -246,7 +314,7 @@ static void on_dialed(void *context) {
         lose(link, nng_strerror(error));
     } else {
         link->phase = HELLO_IN;
-        lose_unless(link, sheaf_sp_receive(&link->sp, link->hello, sizeof link->hello, NULL, 0));
+        receive(link, link->hello, sizeof link->hello, NULL, 0);
     }
     pthread_mutex_unlock(&link->lock);
 }
@@ -271,50 +339,47 @@ static void dial(sheaf_link *link) {
         lose(link, nng_strerror(error));
         return;
     }
-    set_deadline(link, link->handshake_ms, 0);
+    link->deadline_ms = sheaf_sp_now_ms() + link->handshake_ms;
     nng_stream_dialer_dial(link->dialer, link->dialing);
 }
 
-static const char *late_text(phase phase) {
-    switch (phase) {
-    case DIALING:
-        return "no connection in time";
-    case HELLO_IN:
-    case HELLO_OUT:
-        return "the handshake was not finished in time";
-    case LENGTH:
-        return "no answer in time";
-    default:
-        return "too slow";
-    }
+static void look_for_progress(sheaf_link *link, uint64_t now) {
+    int waits = link->phase == READY && (link->sent > link->answered || link->sending);
+    if (!waits || now < link->watch.look_ms) return;
+    if (sheaf_sp_watch_is_still(&link->watch, &link->sp, now, patience_ms(link)))
+        abandon(link, "no answer, and no byte has moved in time");
 }
 
 static void drive(sheaf_link *link) {
     uint64_t now = sheaf_sp_now_ms();
-    if (link->phase == RESTING && now >= link->retry_ms) dial(link);
-    if (link->phase == READY && link->request == WANTED) ask(link);
-    if (link->deadline_ms != 0 && now >= link->deadline_ms) abandon(link, late_text(link->phase));
-    if (link->phase < HELLO_IN || link->phase == READY || now < link->watch_ms) return;
+    if (link->phase == RESTING && now >= link->retry_ms && (!link->idle || is_owed_an_answer(link))) dial(link);
+    send_next(link);
+    if (link->deadline_ms != 0 && now >= link->deadline_ms)
+        abandon(link, link->phase == DIALING ? "no connection in time" : "the handshake was not finished in time");
+    if (link->phase < HELLO_IN || link->abandoned) return;
+    look_for_progress(link, now);
+    if (now < link->lost_look_ms) return;
     /* Twice in a row, so that an alert which came just before the end is read first. */
-    link->watch_ms = now + WATCH_PERIOD_MS;
+    link->lost_look_ms = now + WATCH_PERIOD_MS;
     link->misses = sheaf_sp_is_lost(&link->sp) ? link->misses + 1 : 0;
-    if (link->misses >= 2) abandon(link, "the connection was lost");
+    if (link->misses >= 2) abandon(link, LOST);
 }
 
 sheaf_status sheaf_nng_send(sheaf_link *link, sheaf_span frame) {
     if (frame.size > link->frame_bytes_max) return SHEAF_E_TOO_LARGE;
     sheaf_status status = SHEAF_AGAIN;
     pthread_mutex_lock(&link->lock);
-    if (link->request == NO_REQUEST) {
-        link->asked = malloc(frame.size + 1);
-        status = link->asked == NULL ? SHEAF_E_MEMORY : SHEAF_OK;
-    }
-    if (status == SHEAF_OK) {
-        if (frame.size > 0) memcpy(link->asked, frame.data, frame.size);
-        link->asked_bytes = frame.size;
-        link->id = (link->id + 1u) | 0x80000000u;
-        link->resends = RESENDS;
-        link->request = WANTED;
+    if (link->count < link->window && !link->failed) {
+        request *new = request_at(link, link->count);
+        status = block_reserve(&new->asked, SHEAF_SP_HEAD_BYTES + frame.size) ? SHEAF_OK : SHEAF_E_MEMORY;
+        if (status == SHEAF_OK) {
+            new->id = link->last_id = (link->last_id + 1u) | 0x80000000u;
+            new->resends = RESENDS;
+            new->asked_bytes = frame.size;
+            sheaf_sp_write_head(new->asked.data, new->id, frame.size);
+            if (frame.size > 0) memcpy(new->asked.data + SHEAF_SP_HEAD_BYTES, frame.data, frame.size);
+            link->count++;
+        }
     }
     drive(link);
     pthread_mutex_unlock(&link->lock);
@@ -323,24 +388,33 @@ sheaf_status sheaf_nng_send(sheaf_link *link, sheaf_span frame) {
 
 static sheaf_status take_answer(sheaf_link *link, sheaf_buffer *out, sheaf_problem *problem) {
     sheaf_status status = SHEAF_OK;
-    if (link->answer_bytes > out->capacity) {
+    request *oldest = request_at(link, 0);
+    sheaf_certificate_unref(link->peer);
+    link->peer = oldest->peer;
+    oldest->peer = NULL;
+    if (oldest->answer_bytes > out->capacity) {
         status = sheaf_problem_set(problem, SHEAF_E_TOO_LARGE, "%s: an answer of %zu bytes does not fit", link->url,
-                                   link->answer_bytes);
+                                   oldest->answer_bytes);
     } else {
-        if (link->answer_bytes > 0) memcpy(out->data, link->answer, link->answer_bytes);
-        out->size = link->answer_bytes;
+        if (oldest->answer_bytes > 0) memcpy(out->data, oldest->answer.data, oldest->answer_bytes);
+        out->size = oldest->answer_bytes;
     }
-    drop_request(link);
+    link->first = (link->first + 1) % link->window;
+    link->count--;
+    link->answered--;
+    link->sent--;
     return status;
 }
 
 sheaf_status sheaf_nng_receive(sheaf_link *link, sheaf_buffer *out, sheaf_problem *problem) {
     sheaf_status status = SHEAF_AGAIN;
     pthread_mutex_lock(&link->lock);
-    if (link->request == ANSWERED) {
+    /* The news that a request has left may come later than its answer, and its buffer is in use until then. */
+    int leaving = link->phase == READY && link->sending && link->sent == 1;
+    if (link->answered > 0 && !leaving) {
         status = take_answer(link, out, problem);
-    } else if (link->request == FAILED) {
-        drop_request(link);
+    } else if (link->failed && link->answered == 0) {
+        link->failed = 0;
         status = sheaf_problem_set(problem, link->problem.status, "%s", link->problem.text);
     }
     drive(link);
@@ -348,18 +422,35 @@ sheaf_status sheaf_nng_receive(sheaf_link *link, sheaf_buffer *out, sheaf_proble
     return status;
 }
 
-/* A request that nobody sent yet is just forgotten. One that is out takes its connection with it: whoever gives up has
- * waited, so the connection is not to be trusted, and it cannot then bring a late answer. */
+/* Steps under way keep the buffers that they use. */
+static void leave_buffers_to_steps(sheaf_link *link) {
+    if (link->sending) {
+        request *writing = request_at(link, link->sent - 1);
+        link->stale[0] = writing->asked;
+        writing->asked = (block){NULL, 0};
+    }
+    if (link->in_body) {
+        request *reading = request_at(link, link->answered);
+        link->stale[1] = reading->answer;
+        reading->answer = (block){NULL, 0};
+    }
+}
+
+/* Requests that nobody sent yet are just forgotten. Those that are out take their connection with them: whoever gives up
+ * has waited, so the connection is not to be trusted, and it cannot then bring a late answer. */
 void sheaf_nng_cancel(sheaf_link *link) {
     pthread_mutex_lock(&link->lock);
-    if (link->request == WANTED && link->phase >= ASKING && !link->gave_up) {
-        link->stale_asked = link->asked;
-        link->stale_answer = link->answer;
-        link->asked = link->answer = NULL;
+    if (link->phase == READY && (link->sent > link->answered || link->sending) && !link->gave_up) {
+        leave_buffers_to_steps(link);
         link->gave_up = 1;
         abandon(link, "given up");
     }
-    drop_request(link);
+    for (uint32_t i = 0; i < link->answered; i++) {
+        sheaf_certificate_unref(request_at(link, i)->peer);
+        request_at(link, i)->peer = NULL;
+    }
+    link->count = link->answered = link->sent = 0;
+    link->failed = 0;
     pthread_mutex_unlock(&link->lock);
 }
 
@@ -389,7 +480,8 @@ static sheaf_status open_tls(sheaf_link *link, const sheaf_transport_options *op
 
 static sheaf_status start_link(sheaf_link *link, const char *url, sheaf_problem *problem) {
     link->url = strdup(url);
-    if (link->url != NULL && sheaf_sp_init(&link->sp, on_step, link) == 0 &&
+    link->requests = calloc(link->window, sizeof *link->requests);
+    if (link->url != NULL && link->requests != NULL && sheaf_sp_init(&link->sp, on_received, on_sent, link) == 0 &&
         nng_aio_alloc(&link->dialing, on_dialed, link) == 0) {
         nng_aio_set_timeout(link->dialing, NNG_DURATION_INFINITE);
         pthread_mutex_lock(&link->lock);
@@ -409,9 +501,14 @@ static void free_link(sheaf_link *link) {
     if (link->dialer != NULL) nng_stream_dialer_free(link->dialer);
     if (link->tls != NULL) nng_tls_config_free(link->tls);
     sheaf_tls_context_release(link->credentials);
-    drop_request(link);
-    free(link->stale_asked);
-    free(link->stale_answer);
+    for (uint32_t i = 0; link->requests != NULL && i < link->window; i++) {
+        block_free(&link->requests[i].asked);
+        block_free(&link->requests[i].answer);
+        sheaf_certificate_unref(link->requests[i].peer);
+    }
+    free(link->requests);
+    block_free(&link->stale[0]);
+    block_free(&link->stale[1]);
     sheaf_certificate_unref(link->connected_peer);
     sheaf_certificate_unref(link->peer);
     pthread_mutex_destroy(&link->lock);
@@ -425,8 +522,9 @@ sheaf_status sheaf_nng_open_link(const sheaf_transport_options *options, sheaf_l
     pthread_mutex_init(&link->lock, NULL);
     link->frame_bytes_max = options->frame_bytes_max;
     link->handshake_ms = options->handshake_ms;
+    link->window = options->window > 0 ? options->window : 1;
     link->pause_ms = PAUSE_MIN_MS;
-    (void)RAND_bytes((unsigned char *)&link->id, sizeof link->id); /* any start will do */
+    (void)RAND_bytes((unsigned char *)&link->last_id, sizeof link->last_id); /* any start will do */
     sheaf_status status = open_tls(link, options, problem);
     if (status == SHEAF_OK) status = start_link(link, options->url, problem);
     if (status == SHEAF_OK) {

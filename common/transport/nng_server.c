@@ -10,6 +10,10 @@
  * most CONNECTIONS_PER_PEER connections, so that it cannot keep the slots from the others by beginning frames and never
  * ending them. A request in the handler keeps its slot even when its connection is gone, until the handler replies.
  *
+ * Time: the handshake has a deadline. After it only progress counts: who moves no byte of a message for a few times as
+ * long is cut, who moves some is not, however slow; but while somebody waits for a slot, who holds one has to move
+ * TRICKLE_BYTES_PER_S.
+ *
  * Threads: steps end on NNG's threads, which also run the handler. The keeper, one thread a server, cuts what is past
  * its deadline, frees what has ended, and accepts again after accept has failed. `lock` guards everything in `server`
  * and the fields of a connection, except that who owns its step (busy) may fill the buffers without it. It may be held
@@ -31,6 +35,9 @@
 #define REFUSED_PERIOD_MS 100u  /* see cut_refused */
 #define NEVER_MS          UINT64_MAX
 
+/* A line of 1 kB/s must do; one byte a second, 23 in its TLS record, must not. */
+#define TRICKLE_BYTES_PER_S 256u
+
 /* Connections that one identity (tenant, role and name) may hold. A device needs one; a reconnect overlaps with the
  * dead one before it, perhaps with two or three of a bad hour, until TCP gives them up. Without this limit any one
  * certificate could take all connections by being silent, and all slots by beginning frames. */
@@ -49,13 +56,15 @@ struct connection {
     int closing; /* no further step */
     int has_slot;
     int refused;          /* its handshake has failed, and the peer may still read why */
-    uint64_t deadline_ms; /* 0: none */
-    sheaf_status reason;  /* why we cut it; SHEAF_OK: we did not */
+    uint64_t deadline_ms; /* 0: none. In a handshake: its end. In BODY and REPLY: when to look for progress */
+    sheaf_sp_watch watch; /* in BODY and REPLY */
+    uint64_t trickle_ms, trickle_bytes; /* when it was last seen in its slot; 0: not yet. What it had moved then */
+    sheaf_status reason;                /* why we cut it; SHEAF_OK: we did not */
     const char *reason_text;
-    uint8_t hello[SHEAF_SP_HELLO_BYTES], length[SHEAF_SP_LENGTH_BYTES], id[SHEAF_SP_ID_BYTES],
-        head[SHEAF_SP_HEAD_BYTES];
+    uint8_t hello[SHEAF_SP_HELLO_BYTES];
+    uint8_t head[SHEAF_SP_HEAD_BYTES]; /* of the request */
     sheaf_exchange *exchange;
-    uint8_t *reply;
+    uint8_t *reply; /* with its head */
     sheaf_certificate *peer;
     char address[SHEAF_NNG_ADDRESS_BYTES];
 };
@@ -86,6 +95,7 @@ struct sheaf_server {
     connection *live, *ended, *waiting, **waiting_end;
     uint64_t accept_again_ms; /* NEVER_MS: accept is under way */
     uint64_t look_ms;         /* when the keeper looks at deadlines; never after the earliest of them */
+    uint64_t trickle_look_ms; /* when it looks for tricklers, while somebody waits */
     int stopping;
     char url[SHEAF_NNG_URL_BYTES];
 };
@@ -123,12 +133,19 @@ static void leave_waiting(sheaf_server *server, connection *conn) {
     if (*at == NULL) server->waiting_end = at;
 }
 
-static void set_deadline(connection *conn, size_t bytes) {
+static void set_deadline(connection *conn, uint64_t deadline_ms) {
     sheaf_server *server = conn->server;
-    conn->deadline_ms = sheaf_sp_now_ms() + sheaf_sp_patience_ms(server->handshake_ms, bytes);
+    conn->deadline_ms = deadline_ms;
     if (conn->deadline_ms >= server->look_ms) return;
     server->look_ms = conn->deadline_ms;
     pthread_cond_signal(&server->changed);
+}
+
+static uint64_t patience_ms(const sheaf_server *server) { return (uint64_t)server->handshake_ms * SHEAF_SP_PATIENCE; }
+
+static void expect_progress(connection *conn) {
+    sheaf_sp_watch_begin(&conn->watch, sheaf_sp_now_ms(), patience_ms(conn->server));
+    set_deadline(conn, conn->watch.look_ms);
 }
 
 static void release_slot(sheaf_server *server) {
@@ -169,7 +186,7 @@ static void cut(connection *conn, sheaf_status reason, const char *text) {
 static void fall(connection *conn, sheaf_status reason, const char *text) {
     sheaf_server *server = conn->server;
     char address[SHEAF_NNG_ADDRESS_BYTES];
-    sheaf_tls_state state = {NULL, SHEAF_OK, ""};
+    sheaf_tls_state state = {NULL, SHEAF_OK, "", 0};
     int stranger = conn->phase <= HELLO_IN;
     if (stranger && !server->stopping) {
         sheaf_tls_ask(conn->sp.stream, &state);
@@ -212,9 +229,15 @@ static void begin_receive(connection *conn, phase next, void *first, size_t firs
     if (sheaf_sp_receive(&conn->sp, first, first_bytes, second, second_bytes) != 0) on_step(conn, NNG_ECLOSED);
 }
 
+/* Length and id come in one record as a rule, so both are read in one step; but a length that is refused need not have
+ * an id behind it. One byte is left, so that read_body always has something to wait for. */
 static void read_length(connection *conn) {
     conn->deadline_ms = 0; /* a member may be silent as long as it likes */
-    begin_receive(conn, LENGTH, conn->length, sizeof conn->length, NULL, 0);
+    conn->phase = LENGTH;
+    conn->busy = 1;
+    pthread_mutex_unlock(&conn->server->lock);
+    if (sheaf_sp_receive_some(&conn->sp, conn->head, SHEAF_SP_LENGTH_BYTES, SHEAF_SP_HEAD_BYTES - 1) != 0)
+        on_step(conn, NNG_ECLOSED);
 }
 
 static int is_same_peer(const sheaf_certificate *a, const sheaf_certificate *b) {
@@ -263,27 +286,29 @@ static void admit(connection *conn) {
 
 static void read_body(connection *conn) {
     sheaf_server *server = conn->server;
-    sheaf_exchange *exchange = conn->exchange;
+    size_t size = (size_t)(sheaf_sp_read_length(conn->head) - SHEAF_SP_ID_BYTES);
+    size_t received = sheaf_sp_received(&conn->sp); /* of the head */
     conn->has_slot = 1;
+    conn->trickle_ms = 0;
     server->slots++;
-    exchange = malloc(sizeof *exchange + (size_t)(sheaf_sp_read_length(conn->length) - SHEAF_SP_ID_BYTES));
+    sheaf_exchange *exchange = malloc(sizeof *exchange + size);
     if (exchange == NULL) {
         fall(conn, SHEAF_E_MEMORY, "cut: no memory for its request");
         return;
     }
     memset(exchange, 0, sizeof *exchange);
-    exchange->size = (size_t)(sheaf_sp_read_length(conn->length) - SHEAF_SP_ID_BYTES);
+    exchange->size = size;
     exchange->server = server;
     server->references++;
     conn->exchange = exchange;
-    set_deadline(conn, exchange->size);
-    begin_receive(conn, BODY, conn->id, sizeof conn->id, exchange->request, exchange->size);
+    expect_progress(conn);
+    begin_receive(conn, BODY, conn->head + received, sizeof conn->head - received, exchange->request, size);
 }
 
 /* LENGTH is over. Nothing has been allocated for this message yet. */
 static void judge_length(connection *conn) {
     sheaf_server *server = conn->server;
-    uint64_t bytes = sheaf_sp_read_length(conn->length);
+    uint64_t bytes = sheaf_sp_read_length(conn->head);
     if (bytes > (uint64_t)server->frame_bytes_max + SHEAF_SP_ID_BYTES) {
         fall(conn, SHEAF_E_TOO_LARGE, "cut: announces a frame above the limit");
     } else if (bytes < SHEAF_SP_ID_BYTES) {
@@ -296,6 +321,7 @@ static void judge_length(connection *conn) {
         conn->next_waiting = NULL;
         *server->waiting_end = conn;
         server->waiting_end = &conn->next_waiting;
+        pthread_cond_signal(&server->changed); /* the keeper must see to it that slots become free */
         pthread_mutex_unlock(&server->lock);
     }
 }
@@ -303,7 +329,7 @@ static void judge_length(connection *conn) {
 static void hand_over(connection *conn) {
     sheaf_server *server = conn->server;
     sheaf_exchange *exchange = conn->exchange;
-    if ((sheaf_sp_read_id(conn->id) & 0x80000000u) ==
+    if ((sheaf_sp_read_id(conn->head + SHEAF_SP_LENGTH_BYTES) & 0x80000000u) ==
         0) { /* an id without the top bit is a hop: messages here come direct */
         fall(conn, SHEAF_E_MALFORMED, "cut: a request that came through a relay");
         return;
@@ -369,8 +395,8 @@ static void on_step(void *argument, int error) {
 void sheaf_nng_reply(sheaf_exchange *exchange, sheaf_span frame) {
     sheaf_server *server = exchange->server;
     assert(frame.size <= server->frame_bytes_max);
-    uint8_t *copy = malloc(frame.size + 1);
-    if (copy != NULL && frame.size > 0) memcpy(copy, frame.data, frame.size);
+    uint8_t *copy = malloc(SHEAF_SP_HEAD_BYTES + frame.size);
+    if (copy != NULL && frame.size > 0) memcpy(copy + SHEAF_SP_HEAD_BYTES, frame.data, frame.size);
     pthread_mutex_lock(&server->lock);
     connection *conn = exchange->connection;
     server->references++; /* for the duration of this call */
@@ -389,10 +415,10 @@ void sheaf_nng_reply(sheaf_exchange *exchange, sheaf_span frame) {
         return;
     }
     conn->busy = 1;
-    set_deadline(conn, frame.size);
-    sheaf_sp_write_head(conn->head, sheaf_sp_read_id(conn->id), frame.size);
+    expect_progress(conn);
+    sheaf_sp_write_head(copy, sheaf_sp_read_id(conn->head + SHEAF_SP_LENGTH_BYTES), frame.size);
     server_unref_locked(server); /* the connection keeps the server alive now: stop waits for it */
-    if (sheaf_sp_send(&conn->sp, sheaf_span_of(conn->head, sizeof conn->head), sheaf_span_of(copy, frame.size)) != 0)
+    if (sheaf_sp_send(&conn->sp, sheaf_span_of(copy, SHEAF_SP_HEAD_BYTES + frame.size)) != 0)
         on_step(conn, NNG_ECLOSED);
 }
 
@@ -409,7 +435,7 @@ static void cut_oldest_stranger(sheaf_server *server) {
 
 static void welcome(sheaf_server *server, nng_stream *stream) {
     connection *conn = calloc(1, sizeof *conn);
-    if (conn == NULL || sheaf_sp_init(&conn->sp, on_step, conn) != 0) {
+    if (conn == NULL || sheaf_sp_init(&conn->sp, on_step, on_step, conn) != 0) {
         free(conn);
         nng_stream_close(stream);
         nng_stream_free(stream);
@@ -419,17 +445,16 @@ static void welcome(sheaf_server *server, nng_stream *stream) {
     conn->busy = 1;
     sheaf_nng_name_peer(stream, conn->address);
     sheaf_sp_attach(&conn->sp, stream);
-    sheaf_sp_write_hello(conn->head, SHEAF_SP_REP);
+    sheaf_sp_write_hello(conn->hello, SHEAF_SP_REP);
     pthread_mutex_lock(&server->lock);
     if (server->strangers >= server->connections_max) cut_oldest_stranger(server);
     server->strangers++;
     conn->next = server->live;
     if (conn->next != NULL) conn->next->previous = conn;
     server->live = conn;
-    set_deadline(conn, 0);
+    set_deadline(conn, sheaf_sp_now_ms() + server->handshake_ms);
     pthread_mutex_unlock(&server->lock);
-    if (sheaf_sp_send(&conn->sp, sheaf_span_of(conn->head, SHEAF_SP_HELLO_BYTES), sheaf_span_of(NULL, 0)) != 0)
-        on_step(conn, NNG_ECLOSED);
+    if (sheaf_sp_send(&conn->sp, sheaf_span_of(conn->hello, SHEAF_SP_HELLO_BYTES)) != 0) on_step(conn, NNG_ECLOSED);
 }
 
 static void on_accept(void *argument) {
@@ -476,10 +501,18 @@ static const char *late_text(phase phase) {
     case HELLO_IN:
         return "cut: the handshake was not finished in time";
     case REPLY:
-        return "cut: it takes its reply too slowly";
+        return "cut: it does not take its reply";
     default:
-        return "cut: it sends its request too slowly";
+        return "cut: it does not send the rest of its request";
     }
+}
+
+/* The deadline of a handshake is final; otherwise whoever has moved a byte is given more time. */
+static int is_late(connection *conn, uint64_t now) {
+    if (conn->phase <= HELLO_IN || conn->server->stopping) return 1;
+    if (sheaf_sp_watch_is_still(&conn->watch, &conn->sp, now, patience_ms(conn->server))) return 1;
+    conn->deadline_ms = conn->watch.look_ms;
+    return 0;
 }
 
 static void cut_late(sheaf_server *server) {
@@ -489,12 +522,33 @@ static void cut_late(sheaf_server *server) {
     for (connection *conn = server->live; conn != NULL; conn = next) {
         next = conn->next;
         if (conn->closing || conn->deadline_ms == 0) continue;
-        if (conn->deadline_ms <= now) {
+        if (conn->deadline_ms <= now && is_late(conn, now)) {
             cut(conn, SHEAF_E_TIMEOUT, late_text(conn->phase));
         } else if (conn->deadline_ms < server->look_ms) {
             server->look_ms = conn->deadline_ms;
         }
     }
+}
+
+static int is_trickler(connection *conn, uint64_t now) {
+    uint64_t moved = sheaf_sp_moved(&conn->sp), elapsed = now - conn->trickle_ms;
+    int seen = conn->trickle_ms != 0;
+    if (seen && elapsed < conn->server->handshake_ms) return 0;
+    int64_t gained = (int64_t)(moved - conn->trickle_bytes);
+    conn->trickle_ms = now;
+    conn->trickle_bytes = moved;
+    return seen && gained * 1000 < (int64_t)(elapsed * TRICKLE_BYTES_PER_S);
+}
+
+/* Only while somebody waits for a slot: nobody else suffers from a slow line. */
+static void cut_tricklers(sheaf_server *server, uint64_t now) {
+    connection *next = NULL;
+    for (connection *conn = server->live; conn != NULL; conn = next) {
+        next = conn->next;
+        if (!conn->has_slot || (conn->phase != BODY && conn->phase != REPLY) || conn->closing) continue;
+        if (is_trickler(conn, now)) cut(conn, SHEAF_E_TIMEOUT, "cut: too slow while others wait for its place");
+    }
+    server->trickle_look_ms = now + server->handshake_ms / 4u;
 }
 
 /* Gives those whose handshake failed one more period to read the alert and close, then closes. Returns whether any is
@@ -547,6 +601,7 @@ static void accept_again(sheaf_server *server) {
 static uint64_t wake_ms(const sheaf_server *server, uint64_t now, uint64_t watch_ms) {
     if (server->live == NULL) return NEVER_MS;
     uint64_t soon = now + REFUSED_PERIOD_MS;
+    if (server->waiting != NULL && server->trickle_look_ms < watch_ms) watch_ms = server->trickle_look_ms;
     return server->strangers > 0 && soon < watch_ms ? soon : watch_ms;
 }
 
@@ -563,6 +618,7 @@ static void *keeper_main(void *argument) {
     while (!is_over(server)) {
         uint64_t now = sheaf_sp_now_ms();
         if (now >= server->look_ms) cut_late(server);
+        if (server->waiting != NULL && now >= server->trickle_look_ms) cut_tricklers(server, now);
         if (now >= server->accept_again_ms) accept_again(server);
         if (now >= watch_ms) {
             cut_lost(server);

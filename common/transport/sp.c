@@ -2,6 +2,9 @@
 
 #include <time.h>
 
+#include "common/transport/tcp_queue.h"
+#include "common/transport/tls_engine.h"
+
 /* ---- steps ---- */
 
 /* The kernel knows no peer any more once both directions have ended: NNG has shut the socket, or a reset came. */
@@ -10,13 +13,14 @@ static int is_gone(const sheaf_sp *sp) {
     return nng_stream_get_addr(sp->stream, NNG_OPT_REMADDR, &address) != 0;
 }
 
-static int step(sheaf_sp *sp) {
+static int step(sheaf_sp_way *way) {
+    sheaf_sp *sp = way->sp;
     pthread_mutex_lock(&sp->lock);
     int closed = sp->closed;
     if (!closed) {
-        (void)nng_aio_set_iov(sp->aio, 2, sp->parts); /* fails only above 8 parts */
-        (sp->sending ? nng_stream_send : nng_stream_recv)(sp->stream, sp->aio);
-        if (is_gone(sp)) { /* it may just have swallowed this step */
+        (void)nng_aio_set_iov(way->aio, 2, way->parts); /* fails only above 8 parts */
+        (way == &sp->out ? nng_stream_send : nng_stream_recv)(sp->stream, way->aio);
+        if (way->moved == 0 && is_gone(sp)) { /* it may just have swallowed this step */
             nng_stream_close(sp->stream);
             sp->closed = 1;
         }
@@ -34,37 +38,51 @@ static size_t advance(nng_iov *part, size_t count) {
 
 /* A stream moves what it likes of a step, at most one TLS record at a time. */
 static void on_moved(void *argument) {
-    sheaf_sp *sp = argument;
-    int error = nng_aio_result(sp->aio);
-    if (error == 0) (void)advance(&sp->parts[1], advance(&sp->parts[0], nng_aio_count(sp->aio)));
-    int more = error == 0 && sp->parts[0].iov_len + sp->parts[1].iov_len > 0;
-    if (more) error = step(sp);
-    if (!more || error != 0) sp->done(sp->context, error);
+    sheaf_sp_way *way = argument;
+    int error = nng_aio_result(way->aio);
+    if (error == 0) {
+        size_t count = nng_aio_count(way->aio);
+        way->moved += count;
+        (void)advance(&way->parts[1], advance(&way->parts[0], count));
+    }
+    int more = error == 0 && way->moved < way->wanted;
+    if (more) error = step(way);
+    if (!more || error != 0) way->done(way->sp->context, error);
 }
 
-int sheaf_sp_init(sheaf_sp *sp, sheaf_sp_done done, void *context) {
+static int way_init(sheaf_sp_way *way, sheaf_sp *sp, sheaf_sp_done done) {
+    way->sp = sp;
+    way->done = done;
+    int error = nng_aio_alloc(&way->aio, on_moved, way);
+    if (error == 0) nng_aio_set_timeout(way->aio, NNG_DURATION_INFINITE);
+    return error;
+}
+
+int sheaf_sp_init(sheaf_sp *sp, sheaf_sp_done on_received, sheaf_sp_done on_sent, void *context) {
     memset(sp, 0, sizeof *sp);
-    sp->done = done;
     sp->context = context;
     sp->closed = 1;
-    pthread_mutex_init(&sp->lock, NULL);
-    int error = nng_aio_alloc(&sp->aio, on_moved, sp);
+    int error = way_init(&sp->in, sp, on_received);
+    if (error == 0) error = way_init(&sp->out, sp, on_sent);
     if (error == 0) {
-        nng_aio_set_timeout(sp->aio, NNG_DURATION_INFINITE);
-    } else {
-        pthread_mutex_destroy(&sp->lock);
+        pthread_mutex_init(&sp->lock, NULL);
+    } else if (sp->in.aio != NULL) {
+        nng_aio_free(sp->in.aio);
+        sp->in.aio = NULL;
     }
     return error;
 }
 
 void sheaf_sp_fini(sheaf_sp *sp) {
-    if (sp->aio == NULL) return;
+    if (sp->in.aio == NULL) return;
     sheaf_sp_close(sp);
-    nng_aio_wait(sp->aio);
+    nng_aio_wait(sp->in.aio);
+    nng_aio_wait(sp->out.aio);
     sheaf_sp_detach(sp);
-    nng_aio_free(sp->aio);
+    nng_aio_free(sp->in.aio);
+    nng_aio_free(sp->out.aio);
     pthread_mutex_destroy(&sp->lock);
-    sp->aio = NULL;
+    sp->in.aio = sp->out.aio = NULL;
 }
 
 void sheaf_sp_attach(sheaf_sp *sp, nng_stream *stream) {
@@ -94,23 +112,68 @@ void sheaf_sp_detach(sheaf_sp *sp) {
     sp->stream = NULL;
 }
 
-int sheaf_sp_send(sheaf_sp *sp, sheaf_span first, sheaf_span second) {
-    sp->sending = 1;
+int sheaf_sp_send(sheaf_sp *sp, sheaf_span bytes) {
+    sheaf_sp_way *way = &sp->out;
     /* NNG's vectors are not const, but a send only reads. */
-    memcpy(&sp->parts[0].iov_buf, &first.data, sizeof first.data);
-    memcpy(&sp->parts[1].iov_buf, &second.data, sizeof second.data);
-    sp->parts[0].iov_len = first.size;
-    sp->parts[1].iov_len = second.size;
-    return step(sp);
+    memcpy(&way->parts[0].iov_buf, &bytes.data, sizeof bytes.data);
+    way->parts[0].iov_len = way->wanted = bytes.size;
+    way->parts[1].iov_len = way->moved = 0;
+    return step(way);
 }
 
 int sheaf_sp_receive(sheaf_sp *sp, void *first, size_t first_bytes, void *second, size_t second_bytes) {
-    sp->sending = 0;
-    sp->parts[0].iov_buf = first;
-    sp->parts[0].iov_len = first_bytes;
-    sp->parts[1].iov_buf = second;
-    sp->parts[1].iov_len = second_bytes;
-    return step(sp);
+    sheaf_sp_way *way = &sp->in;
+    way->parts[0].iov_buf = first;
+    way->parts[0].iov_len = first_bytes;
+    way->parts[1].iov_buf = second;
+    way->parts[1].iov_len = second_bytes;
+    way->wanted = first_bytes + second_bytes;
+    way->moved = 0;
+    return step(way);
+}
+
+int sheaf_sp_receive_some(sheaf_sp *sp, void *bytes, size_t least, size_t most) {
+    sheaf_sp_way *way = &sp->in;
+    way->parts[0].iov_buf = bytes;
+    way->parts[0].iov_len = most;
+    way->parts[1].iov_len = way->moved = 0;
+    way->wanted = least;
+    return step(way);
+}
+
+size_t sheaf_sp_received(const sheaf_sp *sp) { return sp->in.moved; }
+
+/* ---- progress ---- */
+
+uint64_t sheaf_sp_moved(sheaf_sp *sp) {
+    sheaf_tls_state state = {NULL, SHEAF_OK, "", 0};
+    nng_sockaddr local, remote;
+    uint64_t moved = 0;
+    pthread_mutex_lock(&sp->lock);
+    if (!sp->closed) {
+        sheaf_tls_ask(sp->stream, &state);
+        moved = state.moved_bytes;
+        if (nng_stream_get_addr(sp->stream, NNG_OPT_LOCADDR, &local) == 0 &&
+            nng_stream_get_addr(sp->stream, NNG_OPT_REMADDR, &remote) == 0)
+            moved -= sheaf_tcp_queued(&local, &remote);
+    }
+    pthread_mutex_unlock(&sp->lock);
+    sheaf_certificate_unref(state.peer);
+    return moved;
+}
+
+void sheaf_sp_watch_begin(sheaf_sp_watch *watch, uint64_t now_ms, uint64_t patience_ms) {
+    watch->bytes = UINT64_MAX; /* so the first look sees a movement */
+    watch->since_ms = now_ms;
+    watch->look_ms = now_ms + patience_ms / 8u;
+}
+
+int sheaf_sp_watch_is_still(sheaf_sp_watch *watch, sheaf_sp *sp, uint64_t now_ms, uint64_t patience_ms) {
+    uint64_t moved = sheaf_sp_moved(sp);
+    if (moved != watch->bytes) watch->since_ms = now_ms;
+    watch->bytes = moved;
+    watch->look_ms = now_ms + patience_ms / 8u;
+    return now_ms - watch->since_ms >= patience_ms;
 }
 
 /* ---- bytes ---- */
@@ -154,8 +217,4 @@ uint64_t sheaf_sp_now_ms(void) {
     struct timespec now;
     (void)clock_gettime(CLOCK_MONOTONIC, &now); /* cannot fail on Linux */
     return (uint64_t)now.tv_sec * 1000u + (uint64_t)now.tv_nsec / 1000000u;
-}
-
-uint64_t sheaf_sp_patience_ms(uint32_t base_ms, size_t bytes) {
-    return base_ms + (uint64_t)bytes * 1000u / SHEAF_SP_BYTES_PER_S_MIN;
 }

@@ -37,6 +37,7 @@ typedef struct {
     sheaf_certificate *peer; /* a new reference, once the handshake is done; else NULL */
     sheaf_status status;     /* why the connection failed, SHEAF_OK while it did not */
     char text[512];          /* the same for people */
+    uint64_t moved_bytes;    /* so far, both ways, before decryption */
 } sheaf_tls_state;
 
 /* Asks about a stream of tls+tcp that runs on this engine; the caller unrefs state->peer. */
