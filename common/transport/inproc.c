@@ -1,7 +1,7 @@
 /* The carrier inside one process, for tests and the simulator.
  *
- * Each server has one worker thread that takes requests in the order in which they were sent, so a run is as
- * deterministic as its senders. No TLS runs, but both ends read the same files as on the network and judge each
+ * Each server has one worker thread that takes requests in the order in which they were sent, one of each link at a
+ * time, so a run is as deterministic as its senders. No TLS runs, but both ends read the same files as on the network and judge each
  * other's certificate by chain and role, when a link first meets a server.
  *
  * One mutex guards everything here: the objects point at each other in both directions, and this carrier's speed is
@@ -16,6 +16,7 @@
 #include "common/trust.h"
 
 #define NAME_BYTES 256u /* of "inproc://name", with the NUL */
+#define CASTS_MAX  64u  /* frames of a group that a link has not fetched; it misses further ones */
 
 typedef struct {
     char url[NAME_BYTES];
@@ -51,15 +52,28 @@ struct sheaf_server {
     pthread_t worker;
 };
 
+/* What waits to be fetched from a link: an answer, or a frame that was cast. */
+typedef struct frame frame;
+struct frame {
+    frame *next;
+    sheaf_certificate *peer; /* who gave it; NULL for casts */
+    size_t size;
+    uint8_t data[];
+};
+
 struct sheaf_link {
     endpoint end;
     sheaf_link *next;    /* in the links of the server that it is connected to */
     uint64_t generation; /* of the server it is connected to; 0: none */
-    sheaf_exchange *flight;
-    int answered; /* `answer` and `outcome` tell how the request ended */
-    sheaf_status outcome;
-    sheaf_buffer answer;
+    uint32_t window;
+    uint32_t pending;         /* requests without an answer, and answers that were not fetched */
+    sheaf_exchange *handling; /* the one that the handler has */
+    frame *answers, *casts;   /* oldest first */
+    uint32_t casts_count;
+    int failed; /* and nobody was told yet */
     char problem[160];
+    int is_member;
+    sheaf_cast_group group;
     sheaf_certificate *server_certificate, *peer;
 };
 
@@ -130,10 +144,67 @@ static void exchange_free(sheaf_exchange *exchange) {
     free(exchange);
 }
 
-static void link_fail(sheaf_link *link, sheaf_status status, const char *text) {
-    link->flight = NULL;
-    link->answered = 1;
-    link->outcome = status;
+static frame *frame_make(sheaf_span bytes, sheaf_certificate *peer) {
+    frame *made = malloc(sizeof *made + bytes.size);
+    if (made == NULL) return NULL;
+    made->next = NULL;
+    made->peer = sheaf_certificate_ref(peer);
+    made->size = bytes.size;
+    if (bytes.size > 0) memcpy(made->data, bytes.data, bytes.size);
+    return made;
+}
+
+static void frame_append(frame **list, frame *added) {
+    while (*list != NULL) list = &(*list)->next;
+    *list = added;
+}
+
+static void frames_free(frame **list) {
+    while (*list != NULL) {
+        frame *oldest = *list;
+        *list = oldest->next;
+        sheaf_certificate_unref(oldest->peer);
+        free(oldest);
+    }
+}
+
+static uint32_t frames_count(const frame *oldest) {
+    uint32_t count = 0;
+    for (; oldest != NULL; oldest = oldest->next) count++;
+    return count;
+}
+
+static sheaf_server *find_server(const char *url) {
+    sheaf_server *server = registry;
+    while (server != NULL && strcmp(server->end.url, url) != 0) server = server->next;
+    return server;
+}
+
+/* The server that the link is connected to, if it is still there. */
+static sheaf_server *connected_server(const sheaf_link *link) {
+    sheaf_server *server = find_server(link->end.url);
+    return server != NULL && server->generation == link->generation ? server : NULL;
+}
+
+/* The link waits for none of its requests any more: those that the worker has not taken are removed, one that it has
+ * loses its reader. */
+static void forget_requests(sheaf_link *link) {
+    sheaf_server *server = connected_server(link);
+    sheaf_exchange *next = NULL;
+    for (sheaf_exchange *exchange = server == NULL ? NULL : server->oldest; exchange != NULL; exchange = next) {
+        next = exchange->next;
+        if (exchange->link != link || exchange->handed_over) continue;
+        exchange_unlink(exchange);
+        exchange_free(exchange);
+    }
+    if (link->handling != NULL) link->handling->link = NULL;
+    link->handling = NULL;
+    link->pending = frames_count(link->answers);
+}
+
+static void link_fail(sheaf_link *link, const char *text) {
+    forget_requests(link);
+    link->failed = 1;
     (void)snprintf(link->problem, sizeof link->problem, "%s: %s", link->end.url, text);
 }
 
@@ -141,9 +212,9 @@ static void link_fail(sheaf_link *link, sheaf_status status, const char *text) {
 
 static sheaf_exchange *next_request(sheaf_server *server) {
     if (server->handed_over >= server->exchanges_max) return NULL;
-    sheaf_exchange *exchange = server->oldest;
-    while (exchange != NULL && exchange->handed_over) exchange = exchange->next;
-    return exchange;
+    for (sheaf_exchange *exchange = server->oldest; exchange != NULL; exchange = exchange->next)
+        if (!exchange->handed_over && exchange->link->handling == NULL) return exchange;
+    return NULL;
 }
 
 static void *worker_main(void *argument) {
@@ -156,6 +227,7 @@ static void *worker_main(void *argument) {
             continue;
         }
         exchange->handed_over = 1;
+        exchange->link->handling = exchange;
         server->handed_over++;
         pthread_mutex_unlock(&lock);
         server->on_request(server->context, exchange, exchange->peer, sheaf_span_of(exchange->request, exchange->size));
@@ -163,12 +235,6 @@ static void *worker_main(void *argument) {
     }
     pthread_mutex_unlock(&lock);
     return NULL;
-}
-
-static sheaf_server *find_server(const char *url) {
-    sheaf_server *server = registry;
-    while (server != NULL && strcmp(server->end.url, url) != 0) server = server->next;
-    return server;
 }
 
 static sheaf_status server_register(sheaf_server *server, sheaf_problem *problem) {
@@ -213,67 +279,97 @@ static sheaf_status open_server(const sheaf_transport_options *options, sheaf_re
 
 static const char *server_url(const sheaf_server *server) { return server->end.url; }
 
-/* Those that the handler holds are freed by the reply that still comes; the others here. */
+/* Those that the handler holds are freed by the reply that still comes; the others here. The server must still be
+ * found by its name. */
 static void drop_exchanges(sheaf_server *server) {
     while (server->oldest != NULL) {
         sheaf_exchange *exchange = server->oldest;
-        if (exchange->link != NULL) link_fail(exchange->link, SHEAF_E_NETWORK, "the server stopped");
-        exchange->link = NULL;
-        exchange_unlink(exchange);
-        if (!exchange->handed_over) exchange_free(exchange);
+        if (exchange->link != NULL) {
+            link_fail(exchange->link, "the server stopped");
+        } else {
+            exchange_unlink(exchange);
+        }
+    }
+}
+
+static void unregister(sheaf_server *server) {
+    for (sheaf_server **at = &registry; *at != NULL; at = &(*at)->next) {
+        if (*at != server) continue;
+        *at = server->next;
+        return;
     }
 }
 
 static void stop_server(sheaf_server *server) {
     if (server == NULL) return;
     pthread_mutex_lock(&lock);
-    for (sheaf_server **at = &registry; *at != NULL; at = &(*at)->next) {
-        if (*at != server) continue;
-        *at = server->next;
-        break;
-    }
     server->stopping = 1;
     pthread_cond_signal(&server->changed);
     pthread_mutex_unlock(&lock);
     pthread_join(server->worker, NULL);
     pthread_mutex_lock(&lock);
     drop_exchanges(server);
+    unregister(server);
     pthread_mutex_unlock(&lock);
     endpoint_fini(&server->end);
     pthread_cond_destroy(&server->changed);
     free(server);
 }
 
-static void deliver(sheaf_link *link, sheaf_span frame) {
-    link->flight = NULL;
-    link->answered = 1;
-    sheaf_certificate_unref(link->peer);
-    link->peer = sheaf_certificate_ref(link->server_certificate);
-    link->outcome = frame.size <= link->end.frame_bytes_max ? SHEAF_OK : SHEAF_E_TOO_LARGE;
-    link->answer.data = malloc(frame.size + 1);
-    link->answer.size = 0;
-    if (link->answer.data == NULL) {
-        link->outcome = SHEAF_E_NETWORK;
-        (void)snprintf(link->problem, sizeof link->problem, "%s: no memory for the answer", link->end.url);
-        return;
+static void deliver(sheaf_link *link, sheaf_span bytes) {
+    frame *answer = bytes.size <= link->end.frame_bytes_max ? frame_make(bytes, link->server_certificate) : NULL;
+    link->handling = NULL;
+    if (answer == NULL) {
+        link_fail(link, bytes.size > link->end.frame_bytes_max ? "the server sent a frame above the limit"
+                                                               : "no memory for the answer");
+    } else {
+        frame_append(&link->answers, answer);
     }
-    if (frame.size > 0) memcpy(link->answer.data, frame.data, frame.size);
-    link->answer.size = frame.size;
 }
 
-static void reply(sheaf_exchange *exchange, sheaf_span frame) {
+static void reply(sheaf_exchange *exchange, sheaf_span bytes) {
     pthread_mutex_lock(&lock);
-    if (exchange->link != NULL) deliver(exchange->link, frame);
+    sheaf_link *link = exchange->link;
+    exchange->link = NULL;
+    if (link != NULL) deliver(link, bytes);
     if (exchange->server != NULL) exchange_unlink(exchange);
     pthread_mutex_unlock(&lock);
     exchange_free(exchange);
 }
 
+/* ---- casts ---- */
+
+/* Who does not fetch what comes misses the rest, as on a network; nobody has to wait for him. */
+static sheaf_status cast(sheaf_server *server, const sheaf_cast_group *group, uint64_t sequence, sheaf_span bytes) {
+    (void)sequence; /* nothing is sealed here */
+    pthread_mutex_lock(&lock);
+    for (sheaf_link *link = server->links; link != NULL; link = link->next) {
+        if (!link->is_member || memcmp(&link->group, group, sizeof *group) != 0) continue;
+        if (link->casts_count >= CASTS_MAX) continue;
+        frame *copy = bytes.size <= link->end.frame_bytes_max ? frame_make(bytes, NULL) : NULL;
+        if (copy == NULL) continue;
+        frame_append(&link->casts, copy);
+        link->casts_count++;
+    }
+    pthread_mutex_unlock(&lock);
+    return SHEAF_OK;
+}
+
+static sheaf_status join(sheaf_link *link, const sheaf_cast_group *group) {
+    pthread_mutex_lock(&lock);
+    frames_free(&link->casts);
+    link->casts_count = 0;
+    link->is_member = group != NULL;
+    if (group != NULL) link->group = *group;
+    pthread_mutex_unlock(&lock);
+    return SHEAF_OK;
+}
+
 /* ---- link ---- */
 
 static void disconnect(sheaf_link *link) {
-    sheaf_server *server = find_server(link->end.url);
-    if (server != NULL && server->generation == link->generation) {
+    sheaf_server *server = connected_server(link);
+    if (server != NULL) {
         sheaf_link **at = &server->links;
         while (*at != link) at = &(*at)->next;
         *at = link->next;
@@ -305,17 +401,18 @@ static sheaf_status judge(const sheaf_server *server, const sheaf_link *link, sh
 
 static sheaf_server *connect_to_server(sheaf_link *link) {
     sheaf_server *server = find_server(link->end.url);
+    if (server != NULL && server->stopping) server = NULL;
     if (server != NULL && server->generation == link->generation) return server;
     disconnect(link);
     if (server == NULL) {
-        link_fail(link, SHEAF_E_NETWORK, "connection refused: no server has this name");
+        link_fail(link, "connection refused: no server has this name");
         return NULL;
     }
     sheaf_problem problem = {SHEAF_OK, ""};
     endpoint_refresh(&server->end);
     endpoint_refresh(&link->end);
     if (judge(server, link, &problem) != SHEAF_OK) {
-        link_fail(link, SHEAF_E_NETWORK, problem.text);
+        link_fail(link, problem.text);
         return NULL;
     }
     server->connections++;
@@ -326,15 +423,10 @@ static sheaf_server *connect_to_server(sheaf_link *link) {
     return server;
 }
 
-/* Its request that the handler has is answered all the same; one that waits for the handler is not. */
+/* A single request that the handler has is answered all the same; with others behind it all have failed. */
 static void throw_out(sheaf_link *link) {
-    sheaf_exchange *exchange = link->flight;
-    if (exchange != NULL && !exchange->handed_over) {
-        exchange->link = NULL;
-        exchange_unlink(exchange);
-        exchange_free(exchange);
-        link_fail(link, SHEAF_E_NETWORK, "the server ended the connection");
-    }
+    uint32_t unanswered = link->pending - frames_count(link->answers);
+    if (unanswered > (link->handling != NULL)) link_fail(link, "the server ended the connection");
     disconnect(link);
 }
 
@@ -355,6 +447,7 @@ static unsigned expel(sheaf_server *server, int (*unwanted)(void *context, const
 static sheaf_status open_link(const sheaf_transport_options *options, sheaf_link **out, sheaf_problem *problem) {
     sheaf_link *link = calloc(1, sizeof *link);
     if (link == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "%s: no memory", options->url);
+    link->window = options->window > 0 ? options->window : 1;
     sheaf_status status = endpoint_init(&link->end, options, problem);
     if (status == SHEAF_OK) {
         *out = link;
@@ -372,7 +465,7 @@ static void submit(sheaf_server *server, sheaf_link *link, sheaf_exchange *excha
     exchange->previous = server->newest;
     *(server->newest != NULL ? &server->newest->next : &server->oldest) = exchange;
     server->newest = exchange;
-    link->flight = exchange;
+    link->pending++;
     pthread_cond_signal(&server->changed);
 }
 
@@ -384,7 +477,7 @@ static sheaf_status send_request(sheaf_link *link, sheaf_span frame) {
     if (frame.size > 0) memcpy(exchange->request, frame.data, frame.size);
     sheaf_status status = SHEAF_OK;
     pthread_mutex_lock(&lock);
-    if (link->flight != NULL || link->answered) {
+    if (link->pending >= link->window || link->failed) {
         status = SHEAF_AGAIN;
     } else {
         sheaf_server *server = connect_to_server(link);
@@ -392,7 +485,7 @@ static sheaf_status send_request(sheaf_link *link, sheaf_span frame) {
             if (server->on_reject != NULL)
                 server->on_reject(server->context, SHEAF_E_TOO_LARGE, "a frame is above the limit");
             disconnect(link);
-            link_fail(link, SHEAF_E_NETWORK, "the server ended the connection");
+            link_fail(link, "the server ended the connection");
         } else if (server != NULL) {
             submit(server, link, exchange);
             exchange = NULL;
@@ -403,43 +496,51 @@ static sheaf_status send_request(sheaf_link *link, sheaf_span frame) {
     return status;
 }
 
-static sheaf_status take_answer(sheaf_link *link, sheaf_buffer *out, sheaf_problem *problem) {
-    sheaf_status status = link->outcome;
-    if (status == SHEAF_OK && link->answer.size > out->capacity) status = SHEAF_E_TOO_LARGE;
-    if (status == SHEAF_OK) {
-        if (link->answer.size > 0) memcpy(out->data, link->answer.data, link->answer.size);
-        out->size = link->answer.size;
-    } else if (status == SHEAF_E_TOO_LARGE) {
-        (void)sheaf_problem_set(problem, status, "%s: an answer of %zu bytes does not fit", link->end.url,
-                                link->answer.size);
+static sheaf_status take_frame(sheaf_link *link, frame **list, sheaf_buffer *out, sheaf_problem *problem) {
+    sheaf_status status = SHEAF_OK;
+    frame *oldest = *list;
+    if (oldest->size > out->capacity) {
+        status = sheaf_problem_set(problem, SHEAF_E_TOO_LARGE, "%s: an answer of %zu bytes does not fit", link->end.url,
+                                   oldest->size);
     } else {
-        (void)sheaf_problem_set(problem, status, "%s", link->problem);
+        if (oldest->size > 0) memcpy(out->data, oldest->data, oldest->size);
+        out->size = oldest->size;
     }
-    free(link->answer.data);
-    memset(&link->answer, 0, sizeof link->answer);
-    link->answered = 0;
+    *list = oldest->next;
+    free(oldest);
     return status;
 }
 
-static sheaf_status receive_answer(sheaf_link *link, sheaf_buffer *out, sheaf_problem *problem) {
+static sheaf_status take_answer(sheaf_link *link, sheaf_buffer *out, sheaf_problem *problem) {
+    sheaf_certificate *peer = link->answers->peer;
+    if (peer != NULL) { /* NULL: it was thrown out before the answer came */
+        sheaf_certificate_unref(link->peer);
+        link->peer = peer;
+    }
+    link->pending--;
+    return take_frame(link, &link->answers, out, problem);
+}
+
+static sheaf_status receive_frame(sheaf_link *link, sheaf_buffer *out, sheaf_problem *problem) {
+    sheaf_status status = SHEAF_AGAIN;
     pthread_mutex_lock(&lock);
-    sheaf_status status = link->answered ? take_answer(link, out, problem) : SHEAF_AGAIN;
+    if (link->answers != NULL) {
+        status = take_answer(link, out, problem);
+    } else if (link->failed) {
+        link->failed = 0;
+        status = sheaf_problem_set(problem, SHEAF_E_NETWORK, "%s", link->problem);
+    } else if (link->casts != NULL) {
+        link->casts_count--;
+        status = take_frame(link, &link->casts, out, problem);
+    }
     pthread_mutex_unlock(&lock);
     return status;
 }
 
-/* Forgets the request: one that the worker has not taken is removed, one that it has loses its reader. */
 static void forget(sheaf_link *link) {
-    sheaf_exchange *exchange = link->flight;
-    link->flight = NULL;
-    link->answered = 0;
-    free(link->answer.data);
-    memset(&link->answer, 0, sizeof link->answer);
-    if (exchange == NULL) return;
-    exchange->link = NULL;
-    if (exchange->handed_over) return;
-    exchange_unlink(exchange);
-    exchange_free(exchange);
+    frames_free(&link->answers);
+    link->failed = 0;
+    forget_requests(link);
 }
 
 static void cancel(sheaf_link *link) {
@@ -454,6 +555,7 @@ static void close_link(sheaf_link *link) {
     if (link == NULL) return;
     pthread_mutex_lock(&lock);
     forget(link);
+    frames_free(&link->casts);
     disconnect(link);
     pthread_mutex_unlock(&lock);
     sheaf_certificate_unref(link->peer);
@@ -468,11 +570,13 @@ const sheaf_transport sheaf_transport_inproc = {
     .server_url = server_url,
     .stop_server = stop_server,
     .reply = reply,
+    .cast = cast,
     .expel = expel,
     .open_link = open_link,
     .send = send_request,
-    .receive = receive_answer,
+    .receive = receive_frame,
     .cancel = cancel,
     .peer = peer,
+    .join = join,
     .close = close_link,
 };
