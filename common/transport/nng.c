@@ -7,6 +7,7 @@ const sheaf_transport sheaf_transport_nng = {
     .server_url = sheaf_nng_server_url,
     .stop_server = sheaf_nng_stop_server,
     .reply = sheaf_nng_reply,
+    .expel = sheaf_nng_expel,
     .open_link = sheaf_nng_open_link,
     .send = sheaf_nng_send,
     .receive = sheaf_nng_receive,

@@ -638,6 +638,34 @@ static void *keeper_main(void *argument) {
     return NULL;
 }
 
+/* ---- expel ---- */
+
+/* Also of those whose hello is still to come: their certificate may have been verified before it was revoked. */
+static int is_unwanted(connection *conn, int (*unwanted)(void *context, const sheaf_certificate *peer),
+                       void *context) {
+    if (conn->peer != NULL) return unwanted(context, conn->peer);
+    sheaf_tls_state state;
+    sheaf_tls_ask(conn->sp.stream, &state);
+    int result = state.peer != NULL && unwanted(context, state.peer);
+    sheaf_certificate_unref(state.peer);
+    return result;
+}
+
+unsigned sheaf_nng_expel(sheaf_server *server, int (*unwanted)(void *context, const sheaf_certificate *peer),
+                         void *context) {
+    unsigned count = 0;
+    pthread_mutex_lock(&server->lock);
+    connection *next = NULL;
+    for (connection *conn = server->live; conn != NULL; conn = next) {
+        next = conn->next;
+        if (conn->closing || !is_unwanted(conn, unwanted, context)) continue;
+        cut(conn, SHEAF_E_REVOKED, "cut: its certificate is not wanted any more");
+        count++;
+    }
+    pthread_mutex_unlock(&server->lock);
+    return count;
+}
+
 /* ---- open and stop ---- */
 
 static sheaf_status open_tls(sheaf_server *server, const sheaf_tls_options *options, sheaf_problem *problem) {
