@@ -25,80 +25,16 @@
 #include <time.h>
 
 #include "common/transport/nng_address.h"
+#include "common/transport/nng_connection.h"
 #include "common/transport/nng_ends.h"
-#include "common/transport/sp.h"
-#include "common/transport/tls_engine.h"
 
-#define ACCEPT_PAUSE_MS   100u  /* after accept failed: no descriptors, no memory */
-#define STOP_PATIENCE_MS  2000u /* for replies that are being written when the server stops */
-#define WATCH_PERIOD_MS   1000u /* see cut_lost */
-#define REFUSED_PERIOD_MS 100u  /* see cut_refused */
-#define NEVER_MS          UINT64_MAX
-
-/* A line of 1 kB/s must do; one byte a second, 23 in its TLS record, must not. */
-#define TRICKLE_BYTES_PER_S 256u
+#define ACCEPT_PAUSE_MS  100u  /* after accept failed: no descriptors, no memory */
+#define STOP_PATIENCE_MS 2000u /* for replies that are being written when the server stops */
 
 /* Connections that one identity (tenant, role and name) may hold. A device needs one; a reconnect overlaps with the
  * dead one before it, perhaps with two or three of a bad hour, until TCP gives them up. Without this limit any one
  * certificate could take all connections by being silent, and all slots by beginning frames. */
 #define CONNECTIONS_PER_PEER 4u
-
-typedef enum { HELLO_OUT, HELLO_IN, LENGTH, SLOT, BODY, EXCHANGE, REPLY } phase;
-
-typedef struct connection connection;
-struct connection {
-    connection *next, *previous; /* in server->live, newest first */
-    connection *next_waiting;    /* in server->waiting; also in server->ended */
-    sheaf_server *server;
-    sheaf_sp sp;
-    phase phase;
-    int busy;    /* a step is under way, or its end is being looked at */
-    int closing; /* no further step */
-    int has_slot;
-    int refused;          /* its handshake has failed, and the peer may still read why */
-    uint64_t deadline_ms; /* 0: none. In a handshake: its end. In BODY and REPLY: when to look for progress */
-    sheaf_sp_watch watch; /* in BODY and REPLY */
-    uint64_t trickle_ms, trickle_bytes; /* when it was last seen in its slot; 0: not yet. What it had moved then */
-    sheaf_status reason;                /* why we cut it; SHEAF_OK: we did not */
-    const char *reason_text;
-    uint8_t hello[SHEAF_SP_HELLO_BYTES];
-    uint8_t head[SHEAF_SP_HEAD_BYTES]; /* of the request */
-    sheaf_exchange *exchange;
-    uint8_t *reply; /* with its head */
-    sheaf_certificate *peer;
-    char address[SHEAF_NNG_ADDRESS_BYTES];
-};
-
-struct sheaf_exchange {
-    sheaf_server *server;   /* holds a reference */
-    connection *connection; /* NULL once nobody waits for the reply */
-    sheaf_certificate *peer;
-    size_t size;
-    uint8_t request[];
-};
-
-struct sheaf_server {
-    unsigned references; /* the owner's and one for each exchange */
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    pthread_t keeper;
-    nng_stream_listener *listener;
-    sheaf_tls_context *credentials;
-    nng_tls_config *tls;
-    nng_aio *accepting;
-    sheaf_request_handler on_request;
-    sheaf_reject_handler on_reject;
-    void *context;
-    uint32_t frame_bytes_max, handshake_ms, exchanges_max, connections_max;
-    uint32_t strangers, members; /* connections before and after the hello */
-    uint32_t slots, handlers;    /* slots taken; handlers running */
-    connection *live, *ended, *waiting, **waiting_end;
-    uint64_t accept_again_ms; /* NEVER_MS: accept is under way */
-    uint64_t look_ms;         /* when the keeper looks at deadlines; never after the earliest of them */
-    uint64_t trickle_look_ms; /* when it looks for tricklers, while somebody waits */
-    int stopping;
-    char url[SHEAF_NNG_URL_BYTES];
-};
 
 static void server_unref_locked(sheaf_server *server) {
     unsigned left = --server->references;
@@ -118,14 +54,14 @@ static void exchange_free_locked(sheaf_exchange *exchange) {
 /* ---- the end of a connection ---- */
 
 /* Says who was turned away, if it never became a member or broke the rules. Called without the lock. */
-static void report(sheaf_server *server, const char *address, sheaf_status reason, const char *text) {
+void sheaf_nng_report(sheaf_server *server, const char *address, sheaf_status reason, const char *text) {
     char detail[SHEAF_NNG_ADDRESS_BYTES + sizeof((sheaf_tls_state *)0)->text + 4];
     if (reason == SHEAF_OK || server->on_reject == NULL) return;
     (void)snprintf(detail, sizeof detail, "%s: %s", address, text);
     server->on_reject(server->context, reason, detail);
 }
 
-static void leave_waiting(sheaf_server *server, connection *conn) {
+void sheaf_nng_leave_waiting(sheaf_server *server, connection *conn) {
     connection **at = &server->waiting;
     while (*at != NULL && *at != conn) at = &(*at)->next_waiting;
     if (*at == NULL) return;
@@ -141,10 +77,12 @@ static void set_deadline(connection *conn, uint64_t deadline_ms) {
     pthread_cond_signal(&server->changed);
 }
 
-static uint64_t patience_ms(const sheaf_server *server) { return (uint64_t)server->handshake_ms * SHEAF_SP_PATIENCE; }
+uint64_t sheaf_nng_patience_ms(const sheaf_server *server) {
+    return (uint64_t)server->handshake_ms * SHEAF_SP_PATIENCE;
+}
 
 static void expect_progress(connection *conn) {
-    sheaf_sp_watch_begin(&conn->watch, sheaf_sp_now_ms(), patience_ms(conn->server));
+    sheaf_sp_watch_begin(&conn->watch, sheaf_sp_now_ms(), sheaf_nng_patience_ms(conn->server));
     set_deadline(conn, conn->watch.look_ms);
 }
 
@@ -158,7 +96,7 @@ static void bury(connection *conn) {
     sheaf_server *server = conn->server;
     *(conn->previous != NULL ? &conn->previous->next : &server->live) = conn->next;
     if (conn->next != NULL) conn->next->previous = conn->previous;
-    if (conn->phase == SLOT) leave_waiting(server, conn);
+    if (conn->phase == SLOT) sheaf_nng_leave_waiting(server, conn);
     *(conn->phase <= HELLO_IN ? &server->strangers : &server->members) -= 1;
     if (conn->phase == EXCHANGE) {
         conn->exchange->connection = NULL; /* its slot goes when the handler replies */
@@ -173,7 +111,7 @@ static void bury(connection *conn) {
 }
 
 /* Ends a connection: at once if nothing is under way (the keeper reports it), else when the step has noticed. */
-static void cut(connection *conn, sheaf_status reason, const char *text) {
+void sheaf_nng_cut(connection *conn, sheaf_status reason, const char *text) {
     if (conn->closing) return;
     conn->closing = 1;
     conn->reason = reason;
@@ -210,7 +148,7 @@ static void fall(connection *conn, sheaf_status reason, const char *text) {
     server->handlers++; /* the report counts as one, so that stop waits for it */
     bury(conn);
     pthread_mutex_unlock(&server->lock);
-    report(server, address, reason, text);
+    sheaf_nng_report(server, address, reason, text);
     pthread_mutex_lock(&server->lock);
     server->handlers--;
     if (server->stopping) pthread_cond_signal(&server->changed);
@@ -277,14 +215,15 @@ static void admit(connection *conn) {
     if (surplus == NULL && server->members >= server->connections_max) {
         fall(conn, SHEAF_E_BUSY, "cut: the limit of connections is reached");
     } else {
-        if (surplus != NULL) cut(surplus, SHEAF_E_BUSY, "cut: too many connections of this peer; this was the oldest");
+        if (surplus != NULL)
+            sheaf_nng_cut(surplus, SHEAF_E_BUSY, "cut: too many connections of this peer; this was the oldest");
         server->strangers--;
         server->members++;
         read_length(conn);
     }
 }
 
-static void read_body(connection *conn) {
+void sheaf_nng_read_body(connection *conn) {
     sheaf_server *server = conn->server;
     size_t size = (size_t)(sheaf_sp_read_length(conn->head) - SHEAF_SP_ID_BYTES);
     size_t received = sheaf_sp_received(&conn->sp); /* of the head */
@@ -314,7 +253,7 @@ static void judge_length(connection *conn) {
     } else if (bytes < SHEAF_SP_ID_BYTES) {
         fall(conn, SHEAF_E_MALFORMED, "cut: a message too short for its request id");
     } else if (server->slots < server->exchanges_max && server->waiting == NULL) {
-        read_body(conn);
+        sheaf_nng_read_body(conn);
     } else {
         conn->phase = SLOT;
         conn->busy = 0;
@@ -407,7 +346,7 @@ void sheaf_nng_reply(sheaf_exchange *exchange, sheaf_span frame) {
         conn->exchange = NULL;
         conn->phase = REPLY;
         conn->reply = copy;
-        if (copy == NULL) cut(conn, SHEAF_E_MEMORY, "cut: no memory for its reply");
+        if (copy == NULL) sheaf_nng_cut(conn, SHEAF_E_MEMORY, "cut: no memory for its reply");
     }
     if (conn == NULL || copy == NULL) {
         if (conn == NULL) free(copy);
@@ -430,7 +369,8 @@ static void cut_oldest_stranger(sheaf_server *server) {
     for (connection *conn = server->live; conn != NULL; conn = conn->next) {
         if (conn->phase <= HELLO_IN && !conn->closing) oldest = conn;
     }
-    if (oldest != NULL) cut(oldest, SHEAF_E_BUSY, "cut: too many unfinished handshakes, and this was the oldest");
+    if (oldest != NULL)
+        sheaf_nng_cut(oldest, SHEAF_E_BUSY, "cut: too many unfinished handshakes, and this was the oldest");
 }
 
 static void welcome(sheaf_server *server, nng_stream *stream) {
@@ -469,203 +409,6 @@ static void on_accept(void *argument) {
     pthread_mutex_unlock(&server->lock);
 }
 
-/* ---- the keeper ---- */
-
-static void free_ended(sheaf_server *server) {
-    while (server->ended != NULL) {
-        connection *conn = server->ended;
-        server->ended = conn->next_waiting;
-        pthread_mutex_unlock(&server->lock);
-        report(server, conn->address, conn->reason, conn->reason_text); /* unless its own step has done so */
-        sheaf_sp_fini(&conn->sp); /* waits for the step's end, which may want the lock */
-        sheaf_certificate_unref(conn->peer);
-        free(conn->reply);
-        free(conn);
-        pthread_mutex_lock(&server->lock);
-    }
-}
-
-static void let_in(sheaf_server *server) {
-    while (server->waiting != NULL && server->slots < server->exchanges_max) {
-        connection *conn = server->waiting;
-        leave_waiting(server, conn);
-        conn->busy = 1;
-        read_body(conn); /* releases the lock */
-        pthread_mutex_lock(&server->lock);
-    }
-}
-
-static const char *late_text(phase phase) {
-    switch (phase) {
-    case HELLO_OUT:
-    case HELLO_IN:
-        return "cut: the handshake was not finished in time";
-    case REPLY:
-        return "cut: it does not take its reply";
-    default:
-        return "cut: it does not send the rest of its request";
-    }
-}
-
-/* The deadline of a handshake is final; otherwise whoever has moved a byte is given more time. */
-static int is_late(connection *conn, uint64_t now) {
-    if (conn->phase <= HELLO_IN || conn->server->stopping) return 1;
-    if (sheaf_sp_watch_is_still(&conn->watch, &conn->sp, now, patience_ms(conn->server))) return 1;
-    conn->deadline_ms = conn->watch.look_ms;
-    return 0;
-}
-
-static void cut_late(sheaf_server *server) {
-    uint64_t now = sheaf_sp_now_ms();
-    connection *next = NULL;
-    server->look_ms = NEVER_MS;
-    for (connection *conn = server->live; conn != NULL; conn = next) {
-        next = conn->next;
-        if (conn->closing || conn->deadline_ms == 0) continue;
-        if (conn->deadline_ms <= now && is_late(conn, now)) {
-            cut(conn, SHEAF_E_TIMEOUT, late_text(conn->phase));
-        } else if (conn->deadline_ms < server->look_ms) {
-            server->look_ms = conn->deadline_ms;
-        }
-    }
-}
-
-static int is_trickler(connection *conn, uint64_t now) {
-    uint64_t moved = sheaf_sp_moved(&conn->sp), elapsed = now - conn->trickle_ms;
-    int seen = conn->trickle_ms != 0;
-    if (seen && elapsed < conn->server->handshake_ms) return 0;
-    int64_t gained = (int64_t)(moved - conn->trickle_bytes);
-    conn->trickle_ms = now;
-    conn->trickle_bytes = moved;
-    return seen && gained * 1000 < (int64_t)(elapsed * TRICKLE_BYTES_PER_S);
-}
-
-/* Only while somebody waits for a slot: nobody else suffers from a slow line. */
-static void cut_tricklers(sheaf_server *server, uint64_t now) {
-    connection *next = NULL;
-    for (connection *conn = server->live; conn != NULL; conn = next) {
-        next = conn->next;
-        if (!conn->has_slot || (conn->phase != BODY && conn->phase != REPLY) || conn->closing) continue;
-        if (is_trickler(conn, now)) cut(conn, SHEAF_E_TIMEOUT, "cut: too slow while others wait for its place");
-    }
-    server->trickle_look_ms = now + server->handshake_ms / 4u;
-}
-
-/* Gives those whose handshake failed one more period to read the alert and close, then closes. Returns whether any is
- * left to look at. */
-static int cut_refused(sheaf_server *server) {
-    int left = 0;
-    connection *next = NULL;
-    for (connection *conn = server->live; conn != NULL; conn = next) {
-        sheaf_tls_state state;
-        next = conn->next;
-        if (conn->phase > HELLO_IN || conn->closing) continue;
-        if (conn->refused) {
-            cut(conn, SHEAF_OK, "");
-            continue;
-        }
-        sheaf_tls_ask(conn->sp.stream, &state);
-        sheaf_certificate_unref(state.peer);
-        conn->refused = state.status != SHEAF_OK;
-        left |= conn->refused;
-    }
-    return left;
-}
-
-/* Those that broke just before a step began may go unnoticed: see sp.h. */
-static void cut_lost(sheaf_server *server) {
-    connection *next = NULL;
-    for (connection *conn = server->live; conn != NULL; conn = next) {
-        next = conn->next;
-        if (conn->busy && !conn->closing && sheaf_sp_is_lost(&conn->sp)) cut(conn, SHEAF_OK, "");
-    }
-}
-
-static void wait_for_change(sheaf_server *server, uint64_t until_ms) {
-    if (server->look_ms < until_ms) until_ms = server->look_ms;
-    if (server->accept_again_ms < until_ms) until_ms = server->accept_again_ms;
-    if (until_ms == NEVER_MS) {
-        pthread_cond_wait(&server->changed, &server->lock);
-        return;
-    }
-    struct timespec when = {(time_t)(until_ms / 1000u), (long)(until_ms % 1000u) * 1000000L};
-    (void)pthread_cond_timedwait(&server->changed, &server->lock, &when);
-}
-
-static void accept_again(sheaf_server *server) {
-    server->accept_again_ms = NEVER_MS;
-    if (!server->stopping) nng_stream_listener_accept(server->listener, server->accepting);
-}
-
-/* While strangers are here, their refusals must be seen; nothing signals them. */
-static uint64_t wake_ms(const sheaf_server *server, uint64_t now, uint64_t watch_ms) {
-    if (server->live == NULL) return NEVER_MS;
-    uint64_t soon = now + REFUSED_PERIOD_MS;
-    if (server->waiting != NULL && server->trickle_look_ms < watch_ms) watch_ms = server->trickle_look_ms;
-    return server->strangers > 0 && soon < watch_ms ? soon : watch_ms;
-}
-
-static int is_over(const sheaf_server *server) {
-    return server->stopping && server->live == NULL && server->ended == NULL && server->handlers == 0;
-}
-
-static void *keeper_main(void *argument) {
-    sheaf_server *server = argument;
-    uint64_t watch_ms = 0, refused_ms = 0;
-    unsigned failures = 0, seen = 0;
-    int refused = 0;
-    pthread_mutex_lock(&server->lock);
-    while (!is_over(server)) {
-        uint64_t now = sheaf_sp_now_ms();
-        if (now >= server->look_ms) cut_late(server);
-        if (server->waiting != NULL && now >= server->trickle_look_ms) cut_tricklers(server, now);
-        if (now >= server->accept_again_ms) accept_again(server);
-        if (now >= watch_ms) {
-            cut_lost(server);
-            watch_ms = now + WATCH_PERIOD_MS;
-        }
-        failures = sheaf_tls_context_failures(server->credentials);
-        if (now >= refused_ms && (refused || failures != seen)) {
-            refused = cut_refused(server);
-            seen = failures;
-            refused_ms = now + REFUSED_PERIOD_MS;
-        }
-        let_in(server);
-        free_ended(server);
-        if (!is_over(server) && server->ended == NULL) wait_for_change(server, wake_ms(server, now, watch_ms));
-    }
-    pthread_mutex_unlock(&server->lock);
-    return NULL;
-}
-
-/* ---- expel ---- */
-
-/* Also of those whose hello is still to come: their certificate may have been verified before it was revoked. */
-static int is_unwanted(connection *conn, int (*unwanted)(void *context, const sheaf_certificate *peer),
-                       void *context) {
-    if (conn->peer != NULL) return unwanted(context, conn->peer);
-    sheaf_tls_state state;
-    sheaf_tls_ask(conn->sp.stream, &state);
-    int result = state.peer != NULL && unwanted(context, state.peer);
-    sheaf_certificate_unref(state.peer);
-    return result;
-}
-
-unsigned sheaf_nng_expel(sheaf_server *server, int (*unwanted)(void *context, const sheaf_certificate *peer),
-                         void *context) {
-    unsigned count = 0;
-    pthread_mutex_lock(&server->lock);
-    connection *next = NULL;
-    for (connection *conn = server->live; conn != NULL; conn = next) {
-        next = conn->next;
-        if (conn->closing || !is_unwanted(conn, unwanted, context)) continue;
-        cut(conn, SHEAF_E_REVOKED, "cut: its certificate is not wanted any more");
-        count++;
-    }
-    pthread_mutex_unlock(&server->lock);
-    return count;
-}
-
 /* ---- open and stop ---- */
 
 static sheaf_status open_tls(sheaf_server *server, const sheaf_tls_options *options, sheaf_problem *problem) {
@@ -682,7 +425,7 @@ static sheaf_status start_server(sheaf_server *server, sheaf_problem *problem) {
     pthread_mutex_init(&server->lock, NULL);
     if (nng_aio_alloc(&server->accepting, on_accept, server) == 0) {
         nng_aio_set_timeout(server->accepting, NNG_DURATION_INFINITE);
-        if (pthread_create(&server->keeper, NULL, keeper_main, server) == 0) {
+        if (pthread_create(&server->keeper, NULL, sheaf_nng_keep, server) == 0) {
             nng_stream_listener_accept(server->listener, server->accepting);
             return SHEAF_OK;
         }
@@ -742,7 +485,7 @@ void sheaf_nng_stop_server(sheaf_server *server) {
             /* An answer that is on its way may still arrive. */
             conn->deadline_ms = sheaf_sp_now_ms() + STOP_PATIENCE_MS;
         } else {
-            cut(conn, SHEAF_OK, "");
+            sheaf_nng_cut(conn, SHEAF_OK, "");
         }
     }
     server->look_ms = 0;
