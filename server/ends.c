@@ -15,7 +15,7 @@ static void ask_to_wait(const sheaf_end *end, sheaf_exchange *exchange) {
     sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
     reply.which_body = sheaf_v1_Reply_wait_tag;
     reply.body.wait.status = SHEAF_E_BUSY;
-    reply.body.wait.retry_ms = 100;
+    reply.body.wait.retry_ms = sheaf_wait_jitter(100);
     if (sheaf_frame_encode_reply(&reply, sheaf_span_of(NULL, 0), &frame) == SHEAF_OK)
         end->carrier->reply(exchange, sheaf_buffer_span(&frame));
 }

@@ -4,8 +4,9 @@
 #include "common/trust.h"
 #include "server/intake/offer.h"
 
-#define DISK_RETRY_MS 1000u
-#define BUSY_RETRY_MS 50u
+#define DISK_RETRY_MS  1000u
+#define BUSY_RETRY_MS  50u
+#define AGAIN_RETRY_MS 8u /* a chunk that was damaged on its way, or an upload that is being read again */
 
 static void refuse(sheaf_request *request, sheaf_job *job, sheaf_status reason, const char *detail,
                    sheaf_buffer *scratch) {
@@ -102,9 +103,23 @@ static sheaf_status finish_payload(sheaf_job *job, sheaf_upload *upload, sheaf_p
 static void tell_next_offset(sheaf_request *request, sheaf_upload *upload, sheaf_buffer *scratch) {
     sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
     reply.which_body = sheaf_v1_Reply_upload_tag;
-    reply.body.upload.next_offset = upload->next_offset;
+    reply.body.upload.next_offset = upload->part.next_offset;
+    reply.body.upload.held = upload->part.held;
     sheaf_upload_give_back(upload);
     sheaf_request_reply(request, &reply, sheaf_span_of(NULL, 0), scratch);
+}
+
+/* A chunk that cannot be taken: the upload stays as it was before it. */
+static void refuse_chunk(sheaf_request *request, sheaf_job *job, sheaf_upload *upload, sheaf_status status,
+                         const sheaf_problem *problem, sheaf_buffer *scratch) {
+    sheaf_upload_give_back(upload);
+    if (status != SHEAF_E_DIGEST) {
+        refuse(request, job, status, problem->text[0] == '\0' ? NULL : problem->text, scratch);
+        return;
+    }
+    sheaf_refusals_note(sheaf_job_refusals(job), status, request->message.job, request->message.client,
+                        "a chunk does not have its digest");
+    sheaf_request_wait(request, status, AGAIN_RETRY_MS, scratch);
 }
 
 /* The peer's fault ends the upload with a refusal; the world's (disk) asks the device to try again. */
@@ -120,35 +135,61 @@ static void fail_upload(sheaf_request *request, sheaf_job *job, sheaf_upload *up
     sheaf_request_wait(request, SHEAF_E_BUSY, DISK_RETRY_MS, scratch);
 }
 
-static void handle_chunk(sheaf_request *request, sheaf_job *job, sheaf_buffer *scratch) {
+/* NULL when it cannot be had now; the device has been told. */
+static sheaf_upload *take_upload(sheaf_request *request, sheaf_job *job, sheaf_buffer *scratch) {
     const sheaf_v1_Chunk *chunk = &request->message.body.chunk;
     sheaf_upload *upload = NULL;
     sheaf_status status =
         sheaf_uploads_take(sheaf_job_uploads(job), request->message.client,
                            sheaf_span_of(chunk->payload_digest.bytes, chunk->payload_digest.size), &upload);
-    if (status == SHEAF_E_BUSY) {
+    if (status == SHEAF_OK) return upload;
+    if (status == SHEAF_E_BUSY)
         sheaf_request_wait(request, SHEAF_E_BUSY, BUSY_RETRY_MS, scratch);
-        return;
-    }
-    if (status != SHEAF_OK) { /* no fault of the device: an answer was lost, or we were restarted */
+    else /* no fault of the device: an answer was lost, or we were restarted */
         sheaf_request_refuse(request, status, "no such upload here: offer the update again", scratch);
-        return;
-    }
+    return NULL;
+}
+
+/* The last byte has come. */
+static void finish_upload(sheaf_request *request, sheaf_job *job, sheaf_upload *upload, sheaf_buffer *scratch) {
     sheaf_problem problem = {SHEAF_OK, ""};
-    uint64_t before = upload->next_offset;
-    status = sheaf_upload_write(upload, chunk->offset, request->payload, &problem);
-    if (upload->next_offset > before) sheaf_job_moved(job);
-    if (status == SHEAF_OK && !sheaf_upload_whole(upload)) {
+    sheaf_status status = finish_payload(job, upload, &problem);
+    if (status == SHEAF_OK) {
+        request->upload = upload;
+        post(request, job, SHEAF_ON_UPDATE);
+    } else if (status == SHEAF_AGAIN) {
+        sheaf_log(SHEAF_LOG_WARNING, "part_damaged", "job=%s client=%s", sheaf_job_config_of(job)->name,
+                  request->message.client);
         tell_next_offset(request, upload, scratch);
-        return;
-    }
-    if (status == SHEAF_OK) status = finish_payload(job, upload, &problem);
-    if (status != SHEAF_OK) {
+    } else {
         fail_upload(request, job, upload, status, &problem, scratch);
+    }
+}
+
+static void handle_chunk(sheaf_request *request, sheaf_job *job, sheaf_buffer *scratch) {
+    const sheaf_v1_Chunk *chunk = &request->message.body.chunk;
+    sheaf_problem problem = {SHEAF_OK, ""};
+    sheaf_upload *upload = take_upload(request, job, scratch);
+    if (upload == NULL) return;
+    if (upload->part.next_offset < upload->part.on_disk) { /* it was not told where to go on yet */
+        sheaf_upload_give_back(upload);
+        sheaf_request_refuse(request, SHEAF_E_NOT_FOUND, "the upload is being read again: offer the update again",
+                             scratch);
         return;
     }
-    request->upload = upload;
-    post(request, job, SHEAF_ON_UPDATE);
+    uint64_t before = upload->part.next_offset, held = upload->part.held;
+    sheaf_status status =
+        sheaf_upload_write(upload, chunk->offset, request->payload,
+                           sheaf_span_of(chunk->chunk_digest.bytes, chunk->chunk_digest.size), &problem);
+    if (upload->part.next_offset != before || upload->part.held != held) sheaf_job_moved(job);
+    if (status >= 200)
+        fail_upload(request, job, upload, status, &problem, scratch);
+    else if (status != SHEAF_OK)
+        refuse_chunk(request, job, upload, status, &problem, scratch);
+    else if (sheaf_part_whole(&upload->part))
+        finish_upload(request, job, upload, scratch);
+    else
+        tell_next_offset(request, upload, scratch);
 }
 
 /* One row a message of the protocol. */

@@ -67,7 +67,8 @@ static sheaf_status open_stores(sheaf_job *job, sheaf_problem *problem) {
     if (status == SHEAF_OK) status = sheaf_database_open(path, &job->database, problem);
     if (status == SHEAF_OK) status = sheaf_spool_open(&job->spool, job->folder, problem);
     if (status != SHEAF_OK) return status;
-    status = sheaf_uploads_make(&job->spool, service->limits.uploads, &job->uploads);
+    const sheaf_uploads_options uploads = {&job->spool, service->limits.uploads, service->limits.spool_bytes};
+    status = sheaf_uploads_make(&uploads, &job->uploads);
     if (status == SHEAF_OK) status = sheaf_cohort_make(job->options.config->cohort.maximum, &job->readers);
     if (status == SHEAF_OK) status = sheaf_queue_make(service->limits.exchanges, &job->events);
     job->scratch.capacity = SHEAF_FRAME_BYTES_MAX((size_t)service->limits.chunk_bytes);

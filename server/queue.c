@@ -47,13 +47,25 @@ void sheaf_queue_free(sheaf_queue *queue) {
     free(queue);
 }
 
-void sheaf_queue_push(sheaf_queue *queue, void *item) {
-    pthread_mutex_lock(&queue->lock);
+static void put(sheaf_queue *queue, void *item) {
     assert(queue->count < queue->capacity);
     queue->ring[(queue->head + queue->count) % queue->capacity] = item;
     queue->count++;
     pthread_cond_signal(&queue->changed);
+}
+
+void sheaf_queue_push(sheaf_queue *queue, void *item) {
+    pthread_mutex_lock(&queue->lock);
+    put(queue, item);
     pthread_mutex_unlock(&queue->lock);
+}
+
+int sheaf_queue_push_if_open(sheaf_queue *queue, void *item) {
+    pthread_mutex_lock(&queue->lock);
+    int open = !queue->closed;
+    if (open) put(queue, item);
+    pthread_mutex_unlock(&queue->lock);
+    return open;
 }
 
 static void *take(sheaf_queue *queue) {

@@ -16,6 +16,8 @@ typedef struct sheaf_queue sheaf_queue;
 SHEAF_MUST_USE sheaf_status sheaf_queue_make(size_t capacity, sheaf_queue **out);
 void sheaf_queue_free(sheaf_queue *queue); /* NULL is fine */
 void sheaf_queue_push(sheaf_queue *queue, void *item);
+/* The same unless the queue is closed, when nobody may be left to pop: then 0. */
+int sheaf_queue_push_if_open(sheaf_queue *queue, void *item);
 /* The next item; NULL when the deadline passes, when wake is called, or when the queue is closed and empty. */
 void *sheaf_queue_pop(sheaf_queue *queue, uint64_t deadline_ns);
 /* The next item if there is one, else NULL. */

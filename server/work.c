@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -69,10 +70,18 @@ void sheaf_request_refuse(sheaf_request *request, sheaf_status reason, const cha
     sheaf_request_reply(request, &reply, sheaf_span_of(NULL, 0), scratch);
 }
 
+/* Those that were told to wait together shall not come back together. */
+uint32_t sheaf_wait_jitter(uint32_t retry_ms) {
+    static _Atomic uint32_t turn;
+    uint32_t spread = retry_ms / 4 + 1;
+    return retry_ms +
+           (uint32_t)(atomic_fetch_add(&turn, 1) * 2654435769u >> 8) % spread; /* Weyl: even, no state to seed */
+}
+
 void sheaf_request_wait(sheaf_request *request, sheaf_status why, uint32_t retry_ms, sheaf_buffer *scratch) {
     sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
     reply.which_body = sheaf_v1_Reply_wait_tag;
     reply.body.wait.status = (uint32_t)why;
-    reply.body.wait.retry_ms = retry_ms;
+    reply.body.wait.retry_ms = sheaf_wait_jitter(retry_ms);
     sheaf_request_reply(request, &reply, sheaf_span_of(NULL, 0), scratch);
 }

@@ -37,6 +37,7 @@ struct sheaf_request {
     sheaf_event event;
     sheaf_update_statement statement; /* ON_OFFER: verified */
     sheaf_upload *upload;             /* ON_UPDATE: taken, durable */
+    void *round;                      /* of a request that its round gave back to the workers */
 };
 
 SHEAF_MUST_USE sheaf_status sheaf_request_pool_make(uint32_t capacity, sheaf_request_pool **out);
@@ -49,6 +50,8 @@ void sheaf_request_reply(sheaf_request *request, const sheaf_v1_Reply *reply, sh
                          sheaf_buffer *scratch);
 /* Number, name and text of a refusal; `detail` NULL: the status's own text. */
 void sheaf_request_fill_refusal(sheaf_v1_Refusal *out, sheaf_status reason, const char *detail);
-/* The replies that need only a word. */
+/* With up to a quarter more, different for each. */
+uint32_t sheaf_wait_jitter(uint32_t retry_ms);
+/* The replies that need only a word; of a wait, at least `retry_ms`. */
 void sheaf_request_refuse(sheaf_request *request, sheaf_status reason, const char *detail, sheaf_buffer *scratch);
 void sheaf_request_wait(sheaf_request *request, sheaf_status why, uint32_t retry_ms, sheaf_buffer *scratch);

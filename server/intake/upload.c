@@ -3,52 +3,58 @@
 #include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "server/queue.h"
 
+#define READ_AGAIN_BYTES (64u << 20) /* a slice: about a tenth of a second of hashing */
+
 struct sheaf_uploads {
-    pthread_mutex_t lock; /* guards `used`, `taken`, `doomed` of every slot, and who may touch the rest */
-    const sheaf_spool *spool;
-    uint32_t maximum;
+    pthread_mutex_t lock; /* guards the counts, `used`, `taken`, `doomed` of every slot, and who may touch the rest */
+    sheaf_uploads_options options;
+    uint64_t arriving_bytes, kept_bytes;
     sheaf_upload slots[];
 };
 
-sheaf_status sheaf_uploads_make(const sheaf_spool *spool, uint32_t maximum, sheaf_uploads **out) {
+sheaf_status sheaf_uploads_make(const sheaf_uploads_options *options, sheaf_uploads **out) {
     *out = NULL;
-    sheaf_uploads *uploads = calloc(1, sizeof *uploads + maximum * sizeof uploads->slots[0]);
+    sheaf_uploads *uploads = calloc(1, sizeof *uploads + options->maximum * sizeof uploads->slots[0]);
     if (uploads == NULL) return SHEAF_E_MEMORY;
     pthread_mutex_init(&uploads->lock, NULL);
-    uploads->spool = spool;
-    uploads->maximum = maximum;
-    for (uint32_t i = 0; i < maximum; i++) {
+    uploads->options = *options;
+    for (uint32_t i = 0; i < options->maximum; i++) {
         uploads->slots[i].table = uploads;
-        uploads->slots[i].fd = -1;
+        uploads->slots[i].part.fd = -1;
     }
     *out = uploads;
     return SHEAF_OK;
 }
 
+static sheaf_spool_part file_of(const sheaf_update_statement *statement) {
+    const sheaf_spool_part file = {statement->round, statement->client, statement->payload_digest};
+    return file;
+}
+
 /* Frees a slot; the lock is held. */
 static void release(sheaf_upload *upload) {
-    sheaf_digest_drop(&upload->digest);
-    if (upload->fd >= 0) {
-        close(upload->fd);
-        sheaf_spool_forget(upload->table->spool, upload->statement.round, upload->statement.client);
+    if (upload->part.fd >= 0) {
+        const sheaf_spool_part file = file_of(&upload->statement);
+        sheaf_part_close(&upload->part);
+        sheaf_spool_forget(upload->table->options.spool, &file);
     }
-    upload->fd = -1;
+    sheaf_part_close(&upload->part);
+    upload->table->arriving_bytes -= upload->statement.payload_bytes;
     upload->used = upload->taken = upload->doomed = 0;
 }
 
 void sheaf_uploads_free(sheaf_uploads *uploads) {
     if (uploads == NULL) return;
-    sheaf_uploads_clear(uploads);
+    for (uint32_t i = 0; i < uploads->options.maximum; i++) sheaf_part_close(&uploads->slots[i].part);
     pthread_mutex_destroy(&uploads->lock);
     free(uploads);
 }
 
 static sheaf_upload *find(sheaf_uploads *uploads, const char *client) {
-    for (uint32_t i = 0; i < uploads->maximum; i++) {
+    for (uint32_t i = 0; i < uploads->options.maximum; i++) {
         sheaf_upload *upload = &uploads->slots[i];
         if (upload->used && strcmp(upload->statement.client, client) == 0) return upload;
     }
@@ -56,60 +62,75 @@ static sheaf_upload *find(sheaf_uploads *uploads, const char *client) {
 }
 
 static sheaf_upload *find_free(sheaf_uploads *uploads) {
-    for (uint32_t i = 0; i < uploads->maximum; i++) {
+    for (uint32_t i = 0; i < uploads->options.maximum; i++) {
         if (!uploads->slots[i].used) return &uploads->slots[i];
     }
     return NULL;
 }
 
-static sheaf_status begin(sheaf_upload *upload, const sheaf_update_statement *statement, sheaf_problem *problem) {
-    sheaf_status status = sheaf_digest_begin(&upload->digest);
+static int has_room(const sheaf_uploads *uploads, uint64_t bytes) {
+    uint64_t capacity = uploads->options.capacity_bytes, used = uploads->arriving_bytes + uploads->kept_bytes;
+    return capacity == 0 || (used <= capacity && bytes <= capacity - used);
+}
+
+static sheaf_status begin(sheaf_uploads *uploads, const sheaf_update_statement *statement, sheaf_upload **out,
+                          sheaf_problem *problem) {
+    sheaf_upload *upload = find_free(uploads);
+    if (upload == NULL) return SHEAF_E_BUSY;
+    if (!has_room(uploads, statement->payload_bytes))
+        return sheaf_problem_set(problem, SHEAF_E_NO_SPACE, "limits.spool_bytes: no room for another payload");
+    const sheaf_spool_part file = file_of(statement);
+    sheaf_status status =
+        sheaf_part_open(&upload->part, uploads->options.spool, &file, statement->payload_bytes, problem);
     if (status != SHEAF_OK) return status;
-    status = sheaf_spool_receive(upload->table->spool, statement->round, statement->client, &upload->fd, problem);
-    if (status != SHEAF_OK) {
-        sheaf_digest_drop(&upload->digest);
-        return status;
-    }
-    upload->statement = *statement;
-    upload->next_offset = 0;
+    uploads->arriving_bytes += statement->payload_bytes;
     upload->used = 1;
+    *out = upload;
     return SHEAF_OK;
 }
 
 /* A resumed upload takes the newer statement: the round may have opened again with another nonce. */
-static void set_terms(sheaf_upload *upload, const sheaf_update_statement *statement, sheaf_span bytes,
-                      sheaf_span signature, double loss) {
-    assert(bytes.size <= sizeof upload->statement_bytes && signature.size <= sizeof upload->signature);
-    upload->statement = *statement;
-    memcpy(upload->statement_bytes, bytes.data, bytes.size);
-    upload->statement_size = bytes.size;
-    memcpy(upload->signature, signature.data, signature.size);
-    upload->signature_size = signature.size;
-    upload->training_loss = loss;
+static void set_terms(sheaf_upload *upload, const sheaf_upload_terms *terms) {
+    assert(terms->statement_bytes.size <= sizeof upload->statement_bytes &&
+           terms->signature.size <= sizeof upload->signature);
+    upload->statement = *terms->statement;
+    memcpy(upload->statement_bytes, terms->statement_bytes.data, terms->statement_bytes.size);
+    upload->statement_size = terms->statement_bytes.size;
+    memcpy(upload->signature, terms->signature.data, terms->signature.size);
+    upload->signature_size = terms->signature.size;
+    upload->training_loss = terms->training_loss;
     upload->moved_ns = sheaf_now_ns();
 }
 
-sheaf_status sheaf_uploads_agree(sheaf_uploads *uploads, const sheaf_update_statement *statement,
-                                 sheaf_span statement_bytes, sheaf_span signature, double training_loss,
-                                 uint64_t *next_offset, sheaf_problem *problem) {
+static int is_same_payload(const sheaf_update_statement *a, const sheaf_update_statement *b) {
+    return a->round == b->round && a->payload_bytes == b->payload_bytes &&
+           memcmp(a->payload_digest, b->payload_digest, SHEAF_DIGEST_BYTES) == 0;
+}
+
+static sheaf_status agree_locked(sheaf_uploads *uploads, const sheaf_upload_terms *terms, sheaf_upload **out,
+                                 sheaf_problem *problem) {
     sheaf_status status = SHEAF_OK;
+    sheaf_upload *upload = find(uploads, terms->statement->client);
+    if (upload != NULL && upload->taken) return SHEAF_E_BUSY;
+    if (upload != NULL && !is_same_payload(&upload->statement, terms->statement)) {
+        release(upload);
+        upload = NULL;
+    }
+    if (upload == NULL)
+        status = begin(uploads, terms->statement, &upload, problem);
+    else
+        status = sheaf_part_begin_grid(&upload->part, problem);
+    if (status != SHEAF_OK) return status;
+    set_terms(upload, terms);
+    upload->taken = 1;
+    *out = upload;
+    return upload->part.next_offset < upload->part.on_disk ? SHEAF_AGAIN : SHEAF_OK;
+}
+
+sheaf_status sheaf_uploads_agree(sheaf_uploads *uploads, const sheaf_upload_terms *terms, sheaf_upload **out,
+                                 sheaf_problem *problem) {
     pthread_mutex_lock(&uploads->lock);
-    sheaf_upload *upload = find(uploads, statement->client);
-    if (upload != NULL && upload->taken) {
-        status = SHEAF_E_BUSY;
-    } else {
-        int same = upload != NULL && upload->statement.round == statement->round &&
-                   memcmp(upload->statement.payload_digest, statement->payload_digest, SHEAF_DIGEST_BYTES) == 0;
-        if (upload != NULL && !same) release(upload);
-        if (!same) {
-            upload = find_free(uploads);
-            status = upload == NULL ? SHEAF_E_BUSY : begin(upload, statement, problem);
-        }
-    }
-    if (status == SHEAF_OK) {
-        set_terms(upload, statement, statement_bytes, signature, training_loss);
-        *next_offset = upload->next_offset;
-    }
+    sheaf_status status = agree_locked(uploads, terms, out, problem);
     pthread_mutex_unlock(&uploads->lock);
     return status;
 }
@@ -133,53 +154,62 @@ sheaf_status sheaf_uploads_take(sheaf_uploads *uploads, const char *client, shea
 }
 
 void sheaf_upload_give_back(sheaf_upload *upload) {
-    pthread_mutex_lock(&upload->table->lock);
+    sheaf_uploads *uploads = upload->table; /* the slot may be another's as soon as it is free */
+    pthread_mutex_lock(&uploads->lock);
     upload->taken = 0;
     if (upload->doomed) release(upload);
-    pthread_mutex_unlock(&upload->table->lock);
+    pthread_mutex_unlock(&uploads->lock);
 }
 
 void sheaf_upload_drop(sheaf_upload *upload) {
-    pthread_mutex_lock(&upload->table->lock);
+    sheaf_uploads *uploads = upload->table;
+    pthread_mutex_lock(&uploads->lock);
     release(upload);
-    pthread_mutex_unlock(&upload->table->lock);
+    pthread_mutex_unlock(&uploads->lock);
 }
 
-int sheaf_upload_whole(const sheaf_upload *upload) { return upload->next_offset == upload->statement.payload_bytes; }
+sheaf_status sheaf_upload_read_again(sheaf_upload *upload, sheaf_problem *problem) {
+    sheaf_status status = sheaf_part_read_again(&upload->part, READ_AGAIN_BYTES, problem);
+    upload->moved_ns = sheaf_now_ns();
+    return status == SHEAF_OK || status == SHEAF_AGAIN ? status : sheaf_part_restart(&upload->part, problem);
+}
 
-sheaf_status sheaf_upload_write(sheaf_upload *upload, uint64_t offset, sheaf_span bytes, sheaf_problem *problem) {
-    if (offset != upload->next_offset) return SHEAF_OK; /* the reply's next_offset puts the device right */
-    if (bytes.size > upload->statement.payload_bytes - upload->next_offset) return SHEAF_E_TOO_LARGE;
-    sheaf_status status = sheaf_file_write_at(upload->fd, bytes, offset, "payload", problem);
-    if (status == SHEAF_OK) status = sheaf_digest_update(&upload->digest, bytes);
-    if (status != SHEAF_OK) return status;
-    upload->next_offset += bytes.size;
-    if (bytes.size > 0) upload->moved_ns = sheaf_now_ns();
-    return SHEAF_OK;
+sheaf_status sheaf_upload_write(sheaf_upload *upload, uint64_t offset, sheaf_span bytes, sheaf_span digest,
+                                sheaf_problem *problem) {
+    uint64_t before = upload->part.next_offset, held = upload->part.held;
+    sheaf_status status = sheaf_part_write(&upload->part, offset, bytes, digest, problem);
+    if (upload->part.next_offset != before || upload->part.held != held) upload->moved_ns = sheaf_now_ns();
+    return status;
 }
 
 sheaf_status sheaf_upload_verify(sheaf_upload *upload, sheaf_span *payload, sheaf_problem *problem) {
-    uint8_t found[SHEAF_DIGEST_BYTES];
-    sheaf_status status = sheaf_digest_finish(&upload->digest, found);
-    if (status != SHEAF_OK) return status;
-    if (memcmp(found, upload->statement.payload_digest, sizeof found) != 0) return SHEAF_E_DIGEST;
-    return sheaf_spool_map_fd(upload->fd, upload->statement.payload_bytes, payload, problem);
+    int resumed = upload->part.resumed;
+    sheaf_status status = sheaf_part_verify(&upload->part, upload->statement.payload_digest);
+    if (status == SHEAF_E_DIGEST && resumed) {
+        status = sheaf_part_restart(&upload->part, problem);
+        return status == SHEAF_OK ? SHEAF_AGAIN : status;
+    }
+    return status == SHEAF_OK ? sheaf_spool_map_fd(upload->part.fd, upload->statement.payload_bytes, payload, problem)
+                              : status;
 }
 
 sheaf_status sheaf_upload_keep(sheaf_upload *upload, sheaf_problem *problem) {
-    sheaf_status status =
-        sheaf_spool_keep(upload->table->spool, upload->statement.round, upload->statement.client, upload->fd, problem);
-    if (status == SHEAF_OK) {
-        close(upload->fd);
-        upload->fd = -1;
-    }
+    const sheaf_spool_part file = file_of(&upload->statement);
+    sheaf_status status = sheaf_spool_keep(upload->table->options.spool, &file, upload->part.fd, problem);
+    if (status == SHEAF_OK) sheaf_part_close(&upload->part);
     return status;
+}
+
+void sheaf_uploads_count_kept(sheaf_uploads *uploads, uint64_t bytes) {
+    pthread_mutex_lock(&uploads->lock);
+    uploads->kept_bytes += bytes;
+    pthread_mutex_unlock(&uploads->lock);
 }
 
 uint32_t sheaf_uploads_expire(sheaf_uploads *uploads, uint64_t before_ns) {
     uint32_t dropped = 0;
     pthread_mutex_lock(&uploads->lock);
-    for (uint32_t i = 0; i < uploads->maximum; i++) {
+    for (uint32_t i = 0; i < uploads->options.maximum; i++) {
         sheaf_upload *upload = &uploads->slots[i];
         if (!upload->used || upload->taken || upload->moved_ns >= before_ns) continue;
         release(upload);
@@ -191,7 +221,8 @@ uint32_t sheaf_uploads_expire(sheaf_uploads *uploads, uint64_t before_ns) {
 
 void sheaf_uploads_clear(sheaf_uploads *uploads) {
     pthread_mutex_lock(&uploads->lock);
-    for (uint32_t i = 0; i < uploads->maximum; i++) {
+    uploads->kept_bytes = 0;
+    for (uint32_t i = 0; i < uploads->options.maximum; i++) {
         if (!uploads->slots[i].used) continue;
         if (uploads->slots[i].taken)
             uploads->slots[i].doomed = 1;

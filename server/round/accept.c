@@ -156,6 +156,7 @@ void sheaf_round_count_update(sheaf_round *round, const sheaf_update_statement *
     memcpy(add->payload_digest, statement->payload_digest, SHEAF_DIGEST_BYTES);
     round->row.accepted++;
     round->row.upload_bytes += statement->payload_bytes;
+    sheaf_uploads_count_kept(round->parts.uploads, statement->payload_bytes);
     round->row.weight += (uint64_t)statement->weight;
     if (isfinite(loss) && fabs(loss) < LOSS_MAX) {
         round->loss_sum += loss * (double)statement->weight;

@@ -5,6 +5,8 @@
 #include "server/intake/offer.h"
 #include "server/round/state.h"
 
+#define READ_AGAIN_RETRY_MS 8u /* a worker has just read a slice: the next is due */
+
 /* How soon a device that has nothing to do should ask again: about 500 questions a second from a full cohort. */
 uint32_t sheaf_round_retry_ms(const sheaf_round *round) {
     uint32_t ms = 2 * round->parts.config->cohort.maximum;
@@ -138,9 +140,64 @@ sheaf_status sheaf_round_refuse_late_offer(sheaf_round *round, sheaf_request *re
     return SHEAF_OK;
 }
 
+static void tell_next_offset(sheaf_request *request, sheaf_buffer *scratch) {
+    sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
+    reply.which_body = sheaf_v1_Reply_upload_tag;
+    reply.body.upload.next_offset = request->upload->part.next_offset;
+    sheaf_upload_give_back(request->upload);
+    sheaf_request_reply(request, &reply, sheaf_span_of(NULL, 0), scratch);
+}
+
+static void tell_spool_failed(const sheaf_round *round, sheaf_request *request, sheaf_status status,
+                              const sheaf_problem *problem, sheaf_buffer *scratch) {
+    sheaf_log(SHEAF_LOG_ERROR, "spool_failed", "job=%s status=%s reason=\"%s\"", round->parts.config->name,
+              sheaf_status_name(status), problem->text);
+    sheaf_request_wait(request, SHEAF_E_BUSY, COMMIT_RETRY_MS, scratch);
+}
+
+/* On a worker: hashes a slice of what an earlier process received. The device offers again until all of it is. */
+static void read_again(sheaf_task *task, sheaf_buffer *scratch) {
+    sheaf_request *request = (sheaf_request *)task;
+    sheaf_round *round = request->round;
+    sheaf_problem problem = {SHEAF_OK, ""};
+    sheaf_status status = sheaf_upload_read_again(request->upload, &problem);
+    sheaf_round_note_move(round);
+    if (status == SHEAF_OK) {
+        tell_next_offset(request, scratch);
+    } else if (status == SHEAF_AGAIN) {
+        sheaf_upload_give_back(request->upload);
+        sheaf_request_wait(request, SHEAF_E_BUSY, READ_AGAIN_RETRY_MS, scratch);
+    } else {
+        sheaf_upload_drop(request->upload);
+        tell_spool_failed(round, request, status, &problem, scratch);
+    }
+}
+
+static void agree(sheaf_round *round, sheaf_request *request, sheaf_buffer *scratch) {
+    const sheaf_v1_Offer *offer = &request->message.body.offer;
+    const sheaf_upload_terms terms = {&request->statement, sheaf_span_of(offer->statement.bytes, offer->statement.size),
+                                      sheaf_span_of(offer->signature.bytes, offer->signature.size),
+                                      offer->training_loss};
+    sheaf_problem problem = {SHEAF_OK, ""};
+    sheaf_status status = sheaf_uploads_agree(round->parts.uploads, &terms, &request->upload, &problem);
+    if (status == SHEAF_OK) {
+        tell_next_offset(request, scratch);
+    } else if (status == SHEAF_AGAIN) {
+        request->round = round;
+        request->task.run = read_again;
+        /* The queue has room for every request. */
+        if (sheaf_queue_push_if_open(round->parts.workers, &request->task)) return;
+        sheaf_upload_give_back(request->upload);
+        sheaf_request_wait(request, SHEAF_E_BUSY, COMMIT_RETRY_MS, scratch);
+    } else if (status == SHEAF_E_BUSY) {
+        sheaf_request_wait(request, SHEAF_E_BUSY, sheaf_round_retry_ms(round), scratch);
+    } else {
+        tell_spool_failed(round, request, status, &problem, scratch);
+    }
+}
+
 sheaf_status sheaf_round_judge_offer(sheaf_round *round, sheaf_request *request, sheaf_buffer *scratch) {
     if (answered_from_memory(round, request, scratch)) return SHEAF_OK;
-    const sheaf_v1_Offer *offer = &request->message.body.offer;
     const sheaf_offer_terms terms = {&round->row.statement, &round->plan, round->payload_bytes};
     sheaf_status status = sheaf_offer_judge(&request->statement, &terms);
     if (status == SHEAF_OK && admit(round, request->statement.client) == NULL) status = SHEAF_E_COHORT_FULL;
@@ -148,23 +205,7 @@ sheaf_status sheaf_round_judge_offer(sheaf_round *round, sheaf_request *request,
         refuse(round, request, status, NULL, scratch);
         return SHEAF_OK;
     }
-    uint64_t next_offset = 0;
-    sheaf_problem problem = {SHEAF_OK, ""};
-    status = sheaf_uploads_agree(
-        round->parts.uploads, &request->statement, sheaf_span_of(offer->statement.bytes, offer->statement.size),
-        sheaf_span_of(offer->signature.bytes, offer->signature.size), offer->training_loss, &next_offset, &problem);
-    if (status != SHEAF_OK) {
-        if (status != SHEAF_E_BUSY)
-            sheaf_log(SHEAF_LOG_ERROR, "spool_failed", "job=%s status=%s reason=\"%s\"", round->parts.config->name,
-                      sheaf_status_name(status), problem.text);
-        sheaf_request_wait(request, SHEAF_E_BUSY,
-                           status == SHEAF_E_BUSY ? sheaf_round_retry_ms(round) : COMMIT_RETRY_MS, scratch);
-        return SHEAF_OK;
-    }
-    sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
-    reply.which_body = sheaf_v1_Reply_upload_tag;
-    reply.body.upload.next_offset = next_offset;
-    sheaf_request_reply(request, &reply, sheaf_span_of(NULL, 0), scratch);
+    agree(round, request, scratch);
     return SHEAF_OK;
 }
 

@@ -63,6 +63,8 @@ static void prune(sheaf_round *round) {
     const sheafd_job_config *config = round->parts.config;
     sheaf_problem problem;
     uint64_t now = round->row.round, rounds = config->retain.payload_rounds;
+    if (sheaf_spool_forget_parts(round->parts.spool, now, &problem) != SHEAF_OK)
+        sheaf_log(SHEAF_LOG_WARNING, "prune_failed", "reason=\"%s\"", problem.text);
     if (now > rounds && sheaf_spool_prune(round->parts.spool, now - rounds + 1, &problem) != SHEAF_OK)
         sheaf_log(SHEAF_LOG_WARNING, "prune_failed", "reason=\"%s\"", problem.text);
     if (config->retain.models == 0 || now <= config->retain.models) return;

@@ -7,7 +7,7 @@
  *   open.c       the next round or attempt is written down and signed; or the job ends
  *   recover.c    where a restarted service goes on
  *
- * Threads: the job's thread, but for run_addition in accept.c, which workers run. */
+ * Threads: the job's thread, but for run_addition in accept.c and read_again in answer.c, which workers run. */
 #pragma once
 #include <assert.h>
 #include <stdatomic.h>

@@ -24,10 +24,18 @@ static sheaf_status round_folder(const sheaf_spool *spool, uint64_t round, char 
 
 static sheaf_status payload_path(const sheaf_spool *spool, uint64_t round, const char *client, const char *suffix,
                                  char out[SHEAF_PATH_BYTES], sheaf_problem *problem) {
-    char folder[SHEAF_PATH_BYTES], name[128];
+    char folder[SHEAF_PATH_BYTES], name[160]; /* a client's name has at most 63 bytes, a suffix 70 */
     sheaf_status status = round_folder(spool, round, folder, problem);
     (void)snprintf(name, sizeof name, "%s%s", client, suffix);
     return status == SHEAF_OK ? sheaf_path_join(out, folder, name, problem) : status;
+}
+
+static sheaf_status part_path(const sheaf_spool *spool, const sheaf_spool_part *part, char out[SHEAF_PATH_BYTES],
+                              sheaf_problem *problem) {
+    char hex[2 * SHEAF_DIGEST_BYTES + 1], suffix[sizeof hex + 6];
+    sheaf_hex(part->digest, SHEAF_DIGEST_BYTES, hex);
+    (void)snprintf(suffix, sizeof suffix, ".%s.part", hex);
+    return payload_path(spool, part->round, part->client, suffix, out, problem);
 }
 
 sheaf_status sheaf_spool_begin(const sheaf_spool *spool, uint64_t round, sheaf_problem *problem) {
@@ -36,24 +44,53 @@ sheaf_status sheaf_spool_begin(const sheaf_spool *spool, uint64_t round, sheaf_p
     return status == SHEAF_OK ? sheaf_file_make_folder(folder, problem) : status;
 }
 
-sheaf_status sheaf_spool_receive(const sheaf_spool *spool, uint64_t round, const char *client, int *fd,
+sheaf_status sheaf_spool_receive(const sheaf_spool *spool, const sheaf_spool_part *part, int *fd, uint64_t *bytes,
                                  sheaf_problem *problem) {
     char path[SHEAF_PATH_BYTES];
-    sheaf_status status = payload_path(spool, round, client, ".part", path, problem);
-    return status == SHEAF_OK ? sheaf_file_create(path, 0600, fd, problem) : status;
+    struct stat info;
+    *bytes = 0;
+    sheaf_status status = part_path(spool, part, path, problem);
+    if (status != SHEAF_OK) return status;
+    *fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (*fd >= 0 && fstat(*fd, &info) == 0 && S_ISREG(info.st_mode)) {
+        *bytes = (uint64_t)info.st_size;
+        return SHEAF_OK;
+    }
+    if (*fd < 0 && errno != ENOENT && errno != ELOOP && errno != ENXIO)
+        return sheaf_problem_errno(problem, "open", path);
+    if (*fd >= 0) close(*fd); /* no file of ours: create puts one in its place */
+    *fd = -1;
+    return sheaf_file_create(path, 0600, fd, problem);
 }
 
-sheaf_status sheaf_spool_keep(const sheaf_spool *spool, uint64_t round, const char *client, int fd,
-                              sheaf_problem *problem) {
-    char part[SHEAF_PATH_BYTES], whole[SHEAF_PATH_BYTES];
-    sheaf_status status = payload_path(spool, round, client, ".part", part, problem);
-    if (status == SHEAF_OK) status = payload_path(spool, round, client, ".update", whole, problem);
-    return status == SHEAF_OK ? sheaf_file_publish(fd, part, whole, problem) : status;
+sheaf_status sheaf_spool_keep(const sheaf_spool *spool, const sheaf_spool_part *part, int fd, sheaf_problem *problem) {
+    char from[SHEAF_PATH_BYTES], whole[SHEAF_PATH_BYTES];
+    sheaf_status status = part_path(spool, part, from, problem);
+    if (status == SHEAF_OK) status = payload_path(spool, part->round, part->client, ".update", whole, problem);
+    return status == SHEAF_OK ? sheaf_file_publish(fd, from, whole, problem) : status;
 }
 
-void sheaf_spool_forget(const sheaf_spool *spool, uint64_t round, const char *client) {
+void sheaf_spool_forget(const sheaf_spool *spool, const sheaf_spool_part *part) {
     char path[SHEAF_PATH_BYTES];
-    if (payload_path(spool, round, client, ".part", path, NULL) == SHEAF_OK) (void)unlink(path);
+    if (part_path(spool, part, path, NULL) == SHEAF_OK) (void)unlink(path);
+}
+
+static int is_part(const char *name) {
+    size_t size = strlen(name);
+    return size > 5 && strcmp(name + size - 5, ".part") == 0;
+}
+
+sheaf_status sheaf_spool_forget_parts(const sheaf_spool *spool, uint64_t round, sheaf_problem *problem) {
+    char folder[SHEAF_PATH_BYTES];
+    sheaf_status status = round_folder(spool, round, folder, problem);
+    if (status != SHEAF_OK) return status;
+    DIR *listing = opendir(folder);
+    if (listing == NULL) return sheaf_problem_errno(problem, "list", folder);
+    for (struct dirent *entry = readdir(listing); entry != NULL; entry = readdir(listing)) {
+        if (is_part(entry->d_name)) (void)unlinkat(dirfd(listing), entry->d_name, 0);
+    }
+    closedir(listing);
+    return SHEAF_OK;
 }
 
 sheaf_status sheaf_spool_map_fd(int fd, uint64_t bytes, sheaf_span *out, sheaf_problem *problem) {
@@ -98,13 +135,21 @@ sheaf_status sheaf_spool_map(const sheaf_spool *spool, uint64_t round, const cha
     return status;
 }
 
-void sheaf_spool_unmap(sheaf_span mapped) {
-    if (mapped.size == 0) return;
+static void *address_of(sheaf_span mapped) {
     union {
         const uint8_t *constant;
         void *plain;
     } address = {mapped.data};
-    (void)munmap(address.plain, mapped.size);
+    return address.plain;
+}
+
+void sheaf_spool_unmap(sheaf_span mapped) {
+    if (mapped.size > 0) (void)munmap(address_of(mapped), mapped.size);
+}
+
+/* The mapping is of a file and never written to, so nothing is lost: pages leave this process, not the page cache. */
+void sheaf_spool_cool(sheaf_span mapped) {
+    if (mapped.size > 0) (void)madvise(address_of(mapped), mapped.size, MADV_DONTNEED);
 }
 
 static sheaf_status remove_round(const sheaf_spool *spool, uint64_t round, sheaf_problem *problem) {

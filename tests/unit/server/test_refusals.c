@@ -295,8 +295,8 @@ static void chunks_may_repeat_go_back_or_come_from_nowhere(void **state) {
     assert_int_equal(a->reply.body.upload.next_offset, 8);
     assert_int_equal(device_chunk(a, &u, 0, 8), sheaf_v1_Reply_upload_tag); /* repeated */
     assert_int_equal(a->reply.body.upload.next_offset, 8);
-    assert_int_equal(device_chunk(a, &u, 12, 4), sheaf_v1_Reply_upload_tag); /* with a hole */
-    assert_int_equal(a->reply.body.upload.next_offset, 8);
+    assert_int_equal(device_chunk(a, &u, 12, 4), sheaf_v1_Reply_refusal_tag); /* off the grid of 8 bytes */
+    assert_int_equal(device_told(a), SHEAF_E_MALFORMED);
     assert_int_equal(device_offer(a, &u), sheaf_v1_Reply_upload_tag); /* resumed */
     assert_int_equal(a->reply.body.upload.next_offset, 8);
     update longer = u;
