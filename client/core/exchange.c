@@ -96,11 +96,11 @@ static sheaf_status meaning_of(sheaf_session *s, sheaf_session_trigger *trigger)
     for (size_t i = 0; i < sizeof legal / sizeof legal[0]; i++) {
         if (legal[i].asked != s->exchange.asked || legal[i].reply != reply->which_body) continue;
         *trigger = legal[i].trigger;
-        if (s->exchange.asked == sheaf_v1_Request_chunk_tag && *trigger == SHEAF_ON_REFUSED &&
-            reply->body.refusal.status == SHEAF_E_NOT_FOUND) {
-            *trigger = SHEAF_ON_FORGOTTEN;
-        }
-        return SHEAF_OK;
+        if (*trigger != SHEAF_ON_REFUSED || reply->body.refusal.status != SHEAF_E_NOT_FOUND) return SHEAF_OK;
+        if (s->exchange.asked == sheaf_v1_Request_chunk_tag) *trigger = SHEAF_ON_FORGOTTEN;
+        /* Only chunks and queries for a model are answered so: else it is the answer to one before, late or twice. */
+        int asks_so = *trigger == SHEAF_ON_FORGOTTEN || s->exchange.asked == sheaf_v1_Request_model_tag;
+        return asks_so ? SHEAF_OK : SHEAF_E_MALFORMED;
     }
     return SHEAF_E_MALFORMED;
 }

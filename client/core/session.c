@@ -124,8 +124,8 @@ static sheaf_status refused(sheaf_session *s) {
     if (about_update) {
         s->settled = SETTLE_TRIES;
         bar_if_final(s, s->update.round, s->update.attempt);
-    } else if (s->exchange.asked != sheaf_v1_Request_round_tag)
-        bar_if_final(s, s->round.round, s->round.attempt);
+    } else if (s->exchange.asked != sheaf_v1_Request_round_tag && s->status != SHEAF_E_NOT_FOUND)
+        bar_if_final(s, s->round.round, s->round.attempt); /* not found: the round moved on, or a late answer */
     return SHEAF_OK;
 }
 

@@ -24,12 +24,12 @@ static void nap(long ms) {
     nanosleep(&pause, NULL);
 }
 
-static void write_model(const char *path) {
-    sheaf_tensor tensor = {.name = "a", .dtype = "F32", .rank = 1, .dims = {DEVICE_VALUES}};
+static void write_model(const char *path, uint32_t values) {
+    sheaf_tensor tensor = {.name = "a", .dtype = "F32", .rank = 1, .dims = {values}};
     sheaf_model model;
     sheaf_problem problem = {SHEAF_OK, ""};
     need(sheaf_model_make(&tensor, 1, &model, &problem) == SHEAF_OK, "model", problem.text);
-    for (uint32_t i = 0; i < DEVICE_VALUES; i++)
+    for (uint32_t i = 0; i < values; i++)
         sheaf_store_f32(model.stream + model.tensors[0].data_offset + 4 * i, (float)(i + 1));
     need(sheaf_safetensors_write(path, &model, NULL, 0, &problem) == SHEAF_OK, "model", problem.text);
     sheaf_model_free(&model);
@@ -60,16 +60,17 @@ static void open_service(service_kit *kit) {
 void service_kit_start(service_kit *kit, const char *job_yaml) {
     static int serial;
     char path[1024];
-    int workers = kit->workers;
+    const service_kit asked = *kit;
     memset(kit, 0, sizeof *kit);
-    kit->workers = workers;
+    kit->workers = asked.workers;
+    kit->values = asked.values == 0 ? DEVICE_VALUES : asked.values;
     kit->pki = pki_kit_make();
     kit->folder = pki_kit_folder(kit->pki);
     (void)snprintf(kit->url, sizeof kit->url, "inproc://service-%d-%d", (int)getpid(), serial++);
     (void)snprintf(kit->config_path, sizeof kit->config_path, "%s/service.yaml", kit->folder);
     (void)snprintf(kit->state, sizeof kit->state, "%s/state", kit->folder);
     (void)snprintf(path, sizeof path, "%s/initial.safetensors", kit->folder);
-    write_model(path);
+    write_model(path, kit->values);
     service_kit_configure(kit, job_yaml);
     open_service(kit);
 }

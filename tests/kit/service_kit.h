@@ -16,7 +16,8 @@
 #include "tests/kit/pki_kit.h"
 
 typedef struct {
-    int workers; /* set before start; 0: 2 */
+    int workers;     /* set before start; 0: 2 */
+    uint32_t values; /* set before start: of the model; 0: DEVICE_VALUES */
     pki_kit *pki;
     const char *folder; /* of the kit: service.yaml, initial.safetensors, state/ */
     char url[64];
@@ -26,7 +27,7 @@ typedef struct {
     sheaf_service *service;
 } service_kit;
 
-/* A job acme/job over the model {"a": F32 [4]} = 1, 2, 3, 4. `job_yaml`: further keys of the job, each line indented by
+/* A job acme/job over the model {"a": F32 [values]} = 1, 2, 3, 4 ... `job_yaml`: further keys of the job, each line indented by
  * four spaces; it must hold rounds and cohort. */
 void service_kit_start(service_kit *kit, const char *job_yaml);
 /* Writes the config anew, for the next start. */
