@@ -43,10 +43,8 @@ static sheaf_status verify_peer(const uint8_t *message, size_t message_size, con
 static void on_event(const sheaf_edge_event *event, void *context) {
     core_device *device = context;
     device->receipts += event->kind == SHEAF_EDGE_RECEIPT;
-    if (event->kind == SHEAF_EDGE_REFUSED) {
-        device->refusals++;
-        device->refusal = event->status;
-    }
+    /* A round statement that comes late leads to a model that is gone: that costs time, and is no refusal of an update. */
+    if (event->kind == SHEAF_EDGE_REFUSED && event->status != SHEAF_E_NOT_FOUND) device->refusal = event->status;
     if (event->kind == SHEAF_EDGE_JOB_ENDED && event->digest != NULL)
         memcpy(device->model, event->digest, sizeof device->model);
 }

@@ -22,8 +22,8 @@ typedef struct {
     uint8_t fingerprint[SHEAF_DIGEST_BYTES];
     char name[16];
     uint8_t model[SHEAF_DIGEST_BYTES]; /* told at the job's end */
-    unsigned receipts, refusals;       /* events seen */
-    sheaf_status refusal;              /* the last one */
+    unsigned receipts;                 /* events seen */
+    sheaf_status refusal;              /* the last one that was about an update or the device */
     int ended;
 } core_device;
 
