@@ -17,6 +17,7 @@
 
 #include "common/openssl_problem.h"
 #include "common/pki/mint.h"
+#include "common/pki/peer_files.h"
 
 #define CA_FILE_BYTES_MAX 65536u
 #define CHAIN_MAX         8
@@ -58,30 +59,7 @@ static sheaf_status take_lock(const char *folder, int *fd, sheaf_problem *proble
     return SHEAF_OK;
 }
 
-static sheaf_status is_there(const char *path, int *there, sheaf_problem *problem) {
-    struct stat info;
-    *there = lstat(path, &info) == 0;
-    return *there || errno == ENOENT ? SHEAF_OK : sheaf_problem_errno(problem, "look at", path);
-}
-
 /* --- certificates as text ----------------------------------------------------------------------------------------- */
-
-static sheaf_status write_certificates(const char *path, X509 *first, STACK_OF(X509) * chain, sheaf_problem *problem) {
-    BIO *memory = BIO_new(BIO_s_mem());
-    int done = memory != NULL && PEM_write_bio_X509(memory, first) == 1;
-    for (int i = 0; done && i < sk_X509_num(chain); i++) { /* -1 without a chain */
-        X509 *next = sk_X509_value(chain, i);
-        if ((X509_get_extension_flags(next) & EXFLAG_SI) != 0) continue; /* peers hold the root already */
-        done = PEM_write_bio_X509(memory, next) == 1;
-    }
-    char *text = NULL;
-    long size = done ? BIO_get_mem_data(memory, &text) : 0;
-    sheaf_status status = size > 0
-                              ? sheaf_file_replace(path, sheaf_span_of(text, (size_t)size), 0644, problem)
-                              : sheaf_problem_openssl(problem, SHEAF_E_CRYPTO, "%s: cannot encode a certificate", path);
-    BIO_free(memory);
-    return status;
-}
 
 static sheaf_status format_time(const ASN1_TIME *time, char out[SHEAF_RFC3339_BYTES], sheaf_problem *problem) {
     struct tm parts;
@@ -104,8 +82,8 @@ static sheaf_status format_fingerprint(const X509 *x509, char out[2 * SHEAF_DIGE
 
 static sheaf_status refuse_existing(const char *certificate, const char *key, sheaf_problem *problem) {
     int has_certificate = 0, has_key = 0;
-    sheaf_status status = is_there(certificate, &has_certificate, problem);
-    if (status == SHEAF_OK) status = is_there(key, &has_key, problem);
+    sheaf_status status = sheaf_peer_files_exist(certificate, &has_certificate, problem);
+    if (status == SHEAF_OK) status = sheaf_peer_files_exist(key, &has_key, problem);
     if (status != SHEAF_OK || (!has_certificate && !has_key)) return status;
     return sheaf_problem_set(
         problem, SHEAF_E_EXISTS,
@@ -113,6 +91,47 @@ static sheaf_status refuse_existing(const char *certificate, const char *key, sh
         "worthless. To begin anew on purpose, choose another folder or move this one away%s",
         has_certificate ? certificate : key,
         has_certificate ? "" : " (this key has no certificate: an earlier init was cut short)");
+}
+
+static sheaf_status mint(const sheaf_authority_options *options, EVP_PKEY *key, sheaf_key_type type, X509 **out,
+                         sheaf_problem *problem) {
+    if (options->parent == NULL)
+        return sheaf_mint_root(options->name, options->days, options->may_have_others_below, key, type, out, problem);
+    const sheaf_issuer issuer = sheaf_authority_issuer(options->parent);
+    return sheaf_mint_authority(options->name, options->days, key, &issuer, out, problem);
+}
+
+/* In the list of the authority above, so that it can be revoked there. */
+static sheaf_status note_below(const sheaf_authority_options *options, const char *certificate, X509 *x509,
+                               sheaf_problem *problem) {
+    sheaf_issued *entry = calloc(1, sizeof *entry);
+    if (entry == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "no memory for an entry");
+    entry->authority = 1;
+    (void)snprintf(entry->identity.name, sizeof entry->identity.name, "%s", options->name);
+    (void)snprintf(entry->certificate, sizeof entry->certificate, "%s", certificate);
+    sheaf_status status = format_fingerprint(x509, entry->fingerprint, problem);
+    if (status == SHEAF_OK) status = sheaf_registry_serial_of(x509, entry->serial, problem);
+    if (status == SHEAF_OK) status = format_time(X509_get0_notBefore(x509), entry->not_before, problem);
+    if (status == SHEAF_OK) status = format_time(X509_get0_notAfter(x509), entry->not_after, problem);
+    if (status == SHEAF_OK) status = sheaf_registry_add(options->parent->folder, entry, problem);
+    free(entry);
+    return status;
+}
+
+/* Its own certificate, then those above it up to the root: what `ca` may name, and what is put behind peers' own. */
+static sheaf_status write_authority(const char *path, X509 *x509, const sheaf_authority *parent,
+                                    sheaf_problem *problem) {
+    BIO *memory = BIO_new(BIO_s_mem());
+    int done = memory != NULL && PEM_write_bio_X509(memory, x509) == 1;
+    for (int i = 0; done && parent != NULL && i < sk_X509_num(parent->chain); i++)
+        done = PEM_write_bio_X509(memory, sk_X509_value(parent->chain, i)) == 1;
+    char *text = NULL;
+    long size = done ? BIO_get_mem_data(memory, &text) : 0;
+    sheaf_status status = size > 0
+                              ? sheaf_file_replace(path, sheaf_span_of(text, (size_t)size), 0644, problem)
+                              : sheaf_problem_openssl(problem, SHEAF_E_CRYPTO, "%s: cannot encode a certificate", path);
+    BIO_free(memory);
+    return status;
 }
 
 static sheaf_status create_files(const char *folder, const sheaf_authority_options *options, sheaf_problem *problem) {
@@ -125,9 +144,10 @@ static sheaf_status create_files(const char *folder, const sheaf_authority_optio
     EVP_PKEY *key = NULL;
     X509 *x509 = NULL;
     status = sheaf_private_key_make(type, &key, problem);
-    if (status == SHEAF_OK) status = sheaf_mint_root(options->name, options->days, key, type, &x509, problem);
+    if (status == SHEAF_OK) status = mint(options, key, type, &x509, problem);
     if (status == SHEAF_OK) status = sheaf_private_key_write(key_path, key, problem);
-    if (status == SHEAF_OK) status = write_certificates(certificate, x509, NULL, problem);
+    if (status == SHEAF_OK && options->parent != NULL) status = note_below(options, certificate, x509, problem);
+    if (status == SHEAF_OK) status = write_authority(certificate, x509, options->parent, problem);
     X509_free(x509);
     EVP_PKEY_free(key);
     return status;
@@ -247,27 +267,6 @@ sheaf_status sheaf_authority_describe(const char *folder, sheaf_authority_summar
 
 /* --- issue -------------------------------------------------------------------------------------------------------- */
 
-static sheaf_status place_files(const sheaf_authority *authority, const sheaf_issue_options *options, sheaf_issued *out,
-                                sheaf_problem *problem) {
-    /* Names stand in paths below: nothing may be joined before they are known to be harmless. */
-    const char *names[] = {options->tenant, options->name};
-    for (int i = 0; i < 2; i++) {
-        if (sheaf_name_ok(names[i])) continue;
-        return sheaf_problem_set(problem, SHEAF_E_NAME,
-                                 "%s '%.80s': must be 1 to 63 of A-Z a-z 0-9 . _ - and not start with '.'",
-                                 i == 0 ? "tenant" : "name", names[i]);
-    }
-    if (options->role == SHEAF_ROLE_NONE) {
-        return sheaf_problem_set(problem, SHEAF_E_USAGE, "the role must be device, operator, auditor or aggregator");
-    }
-    const char *folder = options->folder != NULL ? options->folder : authority->folder;
-    char file[2 * SHEAF_NAME_BYTES + 8];
-    (void)snprintf(file, sizeof file, "%s-%s.pem", sheaf_role_name(options->role), options->name);
-    sheaf_status status = sheaf_path_join(out->certificate, folder, file, problem);
-    (void)snprintf(file, sizeof file, "%s-%s.key", sheaf_role_name(options->role), options->name);
-    return status == SHEAF_OK ? sheaf_path_join(out->key, folder, file, problem) : status;
-}
-
 /* A renewed certificate must name the same peer: else somebody else would inherit its key. */
 static sheaf_status check_renewed(const char *path, const sheaf_issue_options *options, sheaf_problem *problem) {
     sheaf_certificate *old = NULL;
@@ -286,7 +285,7 @@ static sheaf_status check_renewed(const char *path, const sheaf_issue_options *o
 
 static sheaf_status check_existing(const char *path, const sheaf_issue_options *options, sheaf_problem *problem) {
     int there = 0;
-    sheaf_status status = is_there(path, &there, problem);
+    sheaf_status status = sheaf_peer_files_exist(path, &there, problem);
     if (status != SHEAF_OK) return status;
     if (there && options->renew) return check_renewed(path, options, problem);
     if (options->renew) return sheaf_problem_set(problem, SHEAF_E_NOT_FOUND, "%s: no certificate to renew", path);
@@ -300,7 +299,7 @@ static sheaf_status get_key(const char *path, sheaf_key_type wanted, EVP_PKEY **
                             sheaf_problem *problem) {
     sheaf_key_type type = SHEAF_KEY_ANY;
     int there = 0;
-    sheaf_status status = is_there(path, &there, problem);
+    sheaf_status status = sheaf_peer_files_exist(path, &there, problem);
     if (status != SHEAF_OK) return status;
     *is_new = !there;
     if (!there) return sheaf_private_key_make(wanted, key, problem);
@@ -342,6 +341,11 @@ sheaf_status sheaf_authority_note(sheaf_authority *authority, X509 *x509, sheaf_
     return status == SHEAF_OK ? sheaf_registry_add(authority->folder, out, problem) : status;
 }
 
+static void name_files(sheaf_issued *out, const sheaf_peer_files *files) {
+    memcpy(out->certificate, files->certificate, sizeof out->certificate);
+    memcpy(out->key, files->key, sizeof out->key);
+}
+
 /* Nothing is written before all that can be refused has been made. */
 static sheaf_status issue(sheaf_authority *authority, const sheaf_issue_options *options, sheaf_issued *out,
                           sheaf_problem *problem) {
@@ -355,7 +359,11 @@ static sheaf_status issue(sheaf_authority *authority, const sheaf_issue_options 
     EVP_PKEY *key = NULL;
     X509 *x509 = NULL;
     int is_new = 0;
-    sheaf_status status = place_files(authority, options, out, problem);
+    const char *folder = options->folder != NULL ? options->folder : authority->folder;
+    sheaf_peer_files files;
+    sheaf_status status =
+        sheaf_peer_files_place(folder, options->role, options->tenant, options->name, &files, problem);
+    if (status == SHEAF_OK) name_files(out, &files);
     if (status == SHEAF_OK) status = check_existing(out->certificate, options, problem);
     if (status == SHEAF_OK) status = get_key(out->key, options->key_type, &key, &is_new, problem);
     if (status == SHEAF_OK) status = sheaf_mint_peer(&mint, key, &issuer, &x509, problem);
@@ -363,7 +371,7 @@ static sheaf_status issue(sheaf_authority *authority, const sheaf_issue_options 
     if (status == SHEAF_OK && options->folder != NULL) status = sheaf_file_make_folder(options->folder, problem);
     if (status == SHEAF_OK && is_new) status = sheaf_private_key_write(out->key, key, problem);
     if (status == SHEAF_OK) status = sheaf_registry_add(authority->folder, out, problem);
-    if (status == SHEAF_OK) status = write_certificates(out->certificate, x509, authority->chain, problem);
+    if (status == SHEAF_OK) status = sheaf_peer_files_write(out->certificate, x509, authority->chain, problem);
     X509_free(x509);
     EVP_PKEY_free(key);
     return status;

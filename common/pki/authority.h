@@ -8,7 +8,7 @@
  * Units:   days.
  * Errors:  SHEAF_E_EXISTS (an authority or a certificate is there already), SHEAF_E_NAME, SHEAF_E_USAGE,
  * SHEAF_E_PERMISSION (a key or folder that others may change), SHEAF_E_CERTIFICATE (ca.pem), SHEAF_E_MISMATCH (ca.key
- * is another's), SHEAF_E_CRYPTO, and those of file.h. Not:     revocation. */
+ * is another's), SHEAF_E_CRYPTO, and those of file.h. Not:     revocation; see revocation.h. */
 #pragma once
 #include "common/pki/mint.h"
 #include "common/pki/registry.h"
@@ -17,10 +17,14 @@
 #define SHEAF_AUTHORITY_CERTIFICATE "ca.pem"
 #define SHEAF_AUTHORITY_KEY         "ca.key"
 
+typedef struct sheaf_authority sheaf_authority;
+
 typedef struct {
     const char *name; /* CN */
     uint32_t days;
-    sheaf_key_type key_type; /* SHEAF_KEY_ANY: P-256 */
+    sheaf_key_type key_type;   /* SHEAF_KEY_ANY: P-256 */
+    int may_have_others_below; /* a root that signs issuing authorities, and is then kept offline */
+    sheaf_authority *parent;   /* open, of such a root: makes an issuing authority below it. NULL: a root */
 } sheaf_authority_options;
 
 typedef struct {
@@ -30,9 +34,7 @@ typedef struct {
     char certificate[SHEAF_PATH_BYTES];
 } sheaf_authority_summary;
 
-typedef struct sheaf_authority sheaf_authority;
-
-/* Makes the folder and in it a new root. SHEAF_E_EXISTS when either of its two files is there, whatever it holds. */
+/* Makes the folder and in it a new root, or an issuing authority below `parent`, whose list then names it. SHEAF_E_EXISTS when either of its two files is there, whatever it holds. */
 SHEAF_MUST_USE sheaf_status sheaf_authority_create(const char *folder, const sheaf_authority_options *options,
                                                    sheaf_problem *problem);
 /* What the authority's certificate says; needs no private key. */
@@ -68,3 +70,9 @@ typedef struct {
  * the list, certificate; so a crash leaves at worst a key without certificate, and the same call again finishes. */
 SHEAF_MUST_USE sheaf_status sheaf_authority_issue(sheaf_authority *authority, const sheaf_issue_options *options,
                                                   sheaf_issued *out, sheaf_problem *problem);
+
+/* Another key and certificate for a peer whose files are there (role, tenant, name and folder of the options; region and
+ * alternative names as they were, unless given). The old certificate stays valid; with overlap_s > 0 it is noted as
+ * revoked from then on, which the first list published after that time says. */
+SHEAF_MUST_USE sheaf_status sheaf_authority_renew(sheaf_authority *authority, const sheaf_issue_options *options,
+                                                  uint64_t overlap_s, sheaf_issued *out, sheaf_problem *problem);

@@ -197,18 +197,39 @@ static sheaf_status finish(sheaf_status status, X509 **out) {
     return status;
 }
 
-sheaf_status sheaf_mint_root(const char *name, uint32_t days, EVP_PKEY *key, sheaf_key_type type, X509 **out,
-                             sheaf_problem *problem) {
+static sheaf_status extend_authority(X509 *x509, X509 *issuer, int others_below, sheaf_problem *problem) {
+    const char *constraints = others_below ? "critical,CA:TRUE,pathlen:1" : "critical,CA:TRUE,pathlen:0";
+    sheaf_status status = add_extension(x509, issuer, NID_basic_constraints, constraints, problem);
+    if (status == SHEAF_OK)
+        status = add_extension(x509, issuer, NID_key_usage, "critical,keyCertSign,cRLSign", problem);
+    if (status == SHEAF_OK) status = add_extension(x509, issuer, NID_subject_key_identifier, "hash", problem);
+    return status == SHEAF_OK ? add_extension(x509, issuer, NID_authority_key_identifier, "keyid:always", problem)
+                              : status;
+}
+
+sheaf_status sheaf_mint_root(const char *name, uint32_t days, int others_below, EVP_PKEY *key, sheaf_key_type type,
+                             X509 **out, sheaf_problem *problem) {
     (void)ERR_set_mark();
     sheaf_status status = begin(key, days, NULL, out, problem);
-    X509 *x509 = *out;
-    if (status == SHEAF_OK) status = add_name(x509, "CN", name, problem);
-    if (status == SHEAF_OK)
-        status = add_extension(x509, x509, NID_basic_constraints, "critical,CA:TRUE,pathlen:0", problem);
-    if (status == SHEAF_OK) status = add_extension(x509, x509, NID_key_usage, "critical,keyCertSign,cRLSign", problem);
-    if (status == SHEAF_OK) status = add_extension(x509, x509, NID_subject_key_identifier, "hash", problem);
-    if (status == SHEAF_OK) status = add_extension(x509, x509, NID_authority_key_identifier, "keyid:always", problem);
-    if (status == SHEAF_OK) status = sign(x509, x509, key, type, problem);
+    if (status == SHEAF_OK) status = add_name(*out, "CN", name, problem);
+    if (status == SHEAF_OK) status = extend_authority(*out, *out, others_below, problem);
+    if (status == SHEAF_OK) status = sign(*out, *out, key, type, problem);
+    return finish(status, out);
+}
+
+sheaf_status sheaf_mint_authority(const char *name, uint32_t days, EVP_PKEY *key, const sheaf_issuer *issuer,
+                                  X509 **out, sheaf_problem *problem) {
+    *out = NULL;
+    if (X509_get_pathlen(issuer->certificate) == 0) {
+        return sheaf_problem_set(
+            problem, SHEAF_E_CERTIFICATE,
+            "the authority above may have no other below it; make it with sheaf pki init --offline");
+    }
+    (void)ERR_set_mark();
+    sheaf_status status = begin(key, days, issuer->certificate, out, problem);
+    if (status == SHEAF_OK) status = add_name(*out, "CN", name, problem);
+    if (status == SHEAF_OK) status = extend_authority(*out, issuer->certificate, 0, problem);
+    if (status == SHEAF_OK) status = sign(*out, issuer->certificate, issuer->key, issuer->key_type, problem);
     return finish(status, out);
 }
 

@@ -29,9 +29,12 @@ typedef struct {
     uint32_t days;                 /* 1 to SHEAF_MINT_DAYS_MAX; never beyond the issuer's end */
 } sheaf_mint_options;
 
-/* A root: CN = name, CA:TRUE with path length 0, signed by its own key. */
-SHEAF_MUST_USE sheaf_status sheaf_mint_root(const char *name, uint32_t days, EVP_PKEY *key, sheaf_key_type type,
-                                            X509 **out, sheaf_problem *problem);
+/* A root: CN = name, CA:TRUE, signed by its own key. Path length 0, or 1 when others may be below. */
+SHEAF_MUST_USE sheaf_status sheaf_mint_root(const char *name, uint32_t days, int others_below, EVP_PKEY *key,
+                                            sheaf_key_type type, X509 **out, sheaf_problem *problem);
+/* An issuing authority below the issuer: path length 0. SHEAF_E_CERTIFICATE when the issuer may have none below. */
+SHEAF_MUST_USE sheaf_status sheaf_mint_authority(const char *name, uint32_t days, EVP_PKEY *key,
+                                                 const sheaf_issuer *issuer, X509 **out, sheaf_problem *problem);
 /* A peer's certificate for the public part of `key`. */
 SHEAF_MUST_USE sheaf_status sheaf_mint_peer(const sheaf_mint_options *options, EVP_PKEY *key,
                                             const sheaf_issuer *issuer, X509 **out, sheaf_problem *problem);
