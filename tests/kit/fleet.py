@@ -26,8 +26,8 @@ server:
   ca: {pki}/ca.pem
   workers: {workers}
   exit_when_done: true
-limits: {{handshake_ms: 1000}}
-log: {{file: {folder}/sheafd.log}}
+limits: {{handshake_ms: 1000, chunk_bytes: {chunk_bytes}}}
+{more}log: {{file: {folder}/sheafd.log}}
 jobs:
   - tenant: {tenant}
     name: {job}
@@ -48,6 +48,7 @@ edge:
   ca: {pki}/ca.pem
   exit_when_done: true
 trainer: {{network: {network}, data: {data}}}
+limits: {{chunk_bytes: {chunk_bytes}}}
 log: {{file: {folder}/{name}.log}}
 """
 
@@ -75,7 +76,8 @@ def read_safetensors(path):
 
 
 class Fleet:
-    def __init__(self, devices=4, rounds=3, workers=2, seed=1):
+    def __init__(self, devices=4, rounds=3, workers=2, seed=1, chunk_bytes=262144, more=""):
+        """`more`: further lines of sheafd's config, each ended by a newline."""
         self.folder = tempfile.mkdtemp(prefix="sheaf-fleet-")
         self.pki = os.path.join(self.folder, "pki")
         self.state = os.path.join(self.folder, "state")
@@ -90,7 +92,7 @@ class Fleet:
         sheaf("model", "init", NETWORK, "--seed", "1", "-o", os.path.join(self.folder, "initial.safetensors"))
         self.config = os.path.join(self.folder, "sheafd.yaml")
         self.settings = dict(listen="tls+tcp://127.0.0.1:0", folder=self.folder, pki=self.pki, workers=workers, tenant=TENANT,
-                             job=JOB, rounds=rounds, devices=devices, seed=seed)
+                             job=JOB, rounds=rounds, devices=devices, seed=seed, chunk_bytes=chunk_bytes, more=more)
         self.write_server_config()
 
     def write_server_config(self):
@@ -127,6 +129,7 @@ class Fleet:
     def device_config(self, name, **changes):
         index = self.names.index(name) if name in self.names else 0
         settings = dict(url=self.settings["listen"], job=JOB, folder=self.folder, name=name, pki=self.pki, network=NETWORK,
+                        chunk_bytes=self.settings["chunk_bytes"],
                         data=os.path.join(self.folder, "data", f"client-{index:0{max(2, len(str(len(self.names) - 1)))}}.csv"))
         settings.update(changes)
         path = os.path.join(self.folder, f"{name}.yaml")
@@ -134,10 +137,11 @@ class Fleet:
             file.write(EDGE_CONFIG.format(**settings))
         return path
 
-    def start_device(self, name):
+    def start_device(self, name, env=None, **changes):
         if name in self.devices:
             self.devices[name].stderr.close()
-        self.devices[name] = subprocess.Popen([EDGE, "--config", self.device_config(name)], stderr=subprocess.PIPE, text=True)
+        self.devices[name] = subprocess.Popen([EDGE, "--config", self.device_config(name, **changes)], stderr=subprocess.PIPE,
+                                              text=True, env=env)
 
     def wait_for(self, condition, seconds=120):
         until = time.monotonic() + seconds
