@@ -15,6 +15,7 @@
 
 #include "common/file.h"
 #include "common/openssl_problem.h"
+#include "common/token_key.h"
 
 #define KEY_FILE_BYTES_MAX 65536
 
@@ -63,7 +64,20 @@ static sheaf_status check_private(int fd, const char *path, size_t *size, sheaf_
     return SHEAF_OK;
 }
 
+/* A file with a URI on its first line: for keys that are looked for in a file of a fixed name (ca.key). */
+static sheaf_status read_reference(sheaf_span text, const char *path, EVP_PKEY **key, sheaf_problem *problem) {
+    char uri[SHEAF_TOKEN_URI_BYTES];
+    size_t size = strcspn((const char *)text.data, "\r\n");
+    if (size >= sizeof uri || size > text.size)
+        return sheaf_problem_set(problem, SHEAF_E_TOO_LARGE, "%s: a pkcs11: URI of more than %zu bytes", path,
+                                 sizeof uri - 1);
+    memcpy(uri, text.data, size);
+    uri[size] = '\0';
+    return sheaf_token_key_read(uri, key, problem);
+}
+
 static sheaf_status parse_pem(sheaf_span text, const char *path, EVP_PKEY **key, sheaf_problem *problem) {
+    if (sheaf_token_key_is((const char *)text.data)) return read_reference(text, path, key, problem);
     BIO *memory = BIO_new_mem_buf(text.data, (int)text.size); /* size <= KEY_FILE_BYTES_MAX; it makes no copy */
     if (memory == NULL) return sheaf_problem_openssl(problem, SHEAF_E_CRYPTO, "%s: cannot read the key", path);
     *key = PEM_read_bio_PrivateKey(memory, NULL, no_passphrase, NULL);
@@ -80,6 +94,7 @@ static sheaf_status read_pem(int fd, const char *path, EVP_PKEY **key, sheaf_pro
     uint8_t *text = malloc(size + 1); /* an empty file too gets a block */
     if (text == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "%s: no memory", path);
     status = sheaf_file_read_at(fd, text, size, 0, path, problem);
+    text[size] = '\0';
     if (status == SHEAF_OK) status = parse_pem(sheaf_span_of(text, size), path, key, problem);
     sheaf_wipe(text, size);
     free(text);
@@ -100,18 +115,24 @@ static sheaf_status find_type(const EVP_PKEY *key, const char *path, sheaf_key_t
     return sheaf_problem_set(problem, SHEAF_E_CRYPTO, "%s: the key must be ECDSA P-256 or Ed25519", path);
 }
 
-sheaf_status sheaf_private_key_read(const char *path, EVP_PKEY **out, sheaf_key_type *type, sheaf_problem *problem) {
-    *out = NULL;
-    *type = SHEAF_KEY_ANY;
+static sheaf_status read_file(const char *path, EVP_PKEY **key, sheaf_problem *problem) {
     /* O_NONBLOCK: opening a FIFO must not hang; it has no effect on a regular file. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return sheaf_problem_errno(problem, "open the key", path);
+    sheaf_status status = read_pem(fd, path, key, problem);
+    close(fd);
+    return status;
+}
+
+sheaf_status sheaf_private_key_read(const char *path, EVP_PKEY **out, sheaf_key_type *type, sheaf_problem *problem) {
+    *out = NULL;
+    *type = SHEAF_KEY_ANY;
     EVP_PKEY *key = NULL;
     (void)ERR_set_mark();
-    sheaf_status status = read_pem(fd, path, &key, problem);
+    sheaf_status status =
+        sheaf_token_key_is(path) ? sheaf_token_key_read(path, &key, problem) : read_file(path, &key, problem);
     if (status == SHEAF_OK) status = find_type(key, path, type, problem);
     (void)ERR_pop_to_mark();
-    close(fd);
     if (status == SHEAF_OK)
         *out = key;
     else

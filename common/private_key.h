@@ -5,7 +5,10 @@
  * Threads: any; no state.
  * Keys:    ECDSA P-256 and Ed25519. Files: PEM without passphrase, PKCS#8 or SEC1 to read, PKCS#8 mode 0600 to write.
  * Errors:  SHEAF_E_NOT_FOUND, SHEAF_E_PERMISSION (also when group or others may touch the file), SHEAF_E_CRYPTO (not
- * such a key), and those of sheaf_file_replace. Not:     signing statements; that is signer.h. */
+ * such a key), and those of sheaf_file_replace.
+ * Tokens:  a pkcs11: URI in the place of the path, or a file that holds one, names a key that stays in its token; see
+ *          token_key.h.
+ * Not:     signing statements; that is signer.h. */
 #pragma once
 #include <openssl/types.h>
 

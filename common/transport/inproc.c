@@ -105,10 +105,9 @@ static sheaf_status endpoint_open_tls(endpoint *end, const sheaf_tls_options *tl
     return status;
 }
 
-/* What is read again when a connection begins, as on the network. */
+/* A connection shows the certificate in force when it begins, as on the network. */
 static void endpoint_refresh(endpoint *end) {
     sheaf_credentials_pair pair;
-    (void)sheaf_credentials_poll(end->credentials);
     sheaf_credentials_take(end->credentials, &pair);
     sheaf_certificate_unref(end->own);
     end->own = sheaf_certificate_ref(pair.certificate);

@@ -24,8 +24,8 @@ struct sheaf_tls_source {
     void (*prepare)(SSL_CTX *context);
     sheaf_trust *trust;
     sheaf_credentials *credentials;
-    int own_trust, own_credentials; /* nobody else looks after their files */
-    pthread_mutex_t lock;           /* guards the rest */
+    int own_trust;        /* nobody else looks after its files */
+    pthread_mutex_t lock; /* guards the rest */
     SSL_CTX *ssl;
     uint64_t credentials_generation, trust_generation; /* of `ssl` */
     time_t looked;
@@ -105,8 +105,7 @@ static sheaf_status renew_context(sheaf_tls_source *source, sheaf_problem *probl
 static sheaf_status open_parts(sheaf_tls_source *source, const sheaf_tls_options *options, sheaf_problem *problem) {
     sheaf_status status = SHEAF_OK;
     source->own_trust = options->trust == NULL;
-    source->own_credentials = options->credentials == NULL;
-    if (source->own_credentials)
+    if (options->credentials == NULL)
         status = sheaf_credentials_open(options->certificate_path, options->key_path, &source->credentials, problem);
     else
         source->credentials = sheaf_credentials_ref(options->credentials);
@@ -153,7 +152,6 @@ static void look_at_files(sheaf_tls_source *source) {
     if (now - source->looked < LOOK_PERIOD_S && now >= source->looked) return;
     source->looked = now;
     if (source->own_trust) (void)sheaf_trust_poll(source->trust);
-    if (source->own_credentials) (void)sheaf_credentials_poll(source->credentials);
 }
 
 SSL_CTX *sheaf_tls_source_context(sheaf_tls_source *source) {

@@ -22,8 +22,9 @@ SHEAF_MUST_USE sheaf_status sheaf_tls_source_open(const sheaf_tls_options *optio
                                                   void (*prepare)(SSL_CTX *context), sheaf_tls_source **out,
                                                   sheaf_problem *problem);
 void sheaf_tls_source_close(sheaf_tls_source *source); /* NULL is fine */
-/* A new connection object, or NULL without memory. Files that are the source's own (no trust or credentials in the
- * options) are looked at first, once a second at most. */
+/* A new connection object, or NULL without memory. Authorities that are the source's own (no trust in the options) are
+ * looked at first, once a second at most; a certificate never is, for who signs with its key must change with it: give
+ * credentials, and poll them. */
 SSL *sheaf_tls_source_connect(sheaf_tls_source *source);
 /* The context in force, a new reference; its own store holds the authorities of this moment. For libraries that want a
  * context: ask again for each of their connections. */

@@ -33,7 +33,8 @@ typedef struct {
     int tls12_profile; /* 0: TLS 1.3 only. 1: also TLS 1.2 with ECDHE-ECDSA AES-GCM on P-256, named in the config */
     struct sheaf_trust *trust; /* whom to believe; the carrier takes a reference. NULL: what ca_path holds, without
                                   revocation, looked at again before connections */
-    struct sheaf_credentials *credentials; /* own certificate and key, likewise. NULL: from the two paths */
+    struct sheaf_credentials *credentials; /* own certificate and key, likewise: each connection shows the pair in force
+                                              when it begins. NULL: from the two paths, read once */
 } sheaf_tls_options;
 
 typedef struct {
