@@ -7,11 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <openssl/crypto.h>
 #include <openssl/engine.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
+#include <openssl/ui.h>
 
 #include "common/bytes.h"
 #include "common/file.h"
@@ -139,12 +141,16 @@ static sheaf_status find_pin(const parts *from, char pin[PIN_BYTES], sheaf_probl
 
 static sheaf_status open_engine(const parts *from, sheaf_problem *problem) {
     if (engine != NULL) return SHEAF_OK;
+    /* The engine opens the module only with the first key, and then says no more than that there is none. */
+    if (from->module[0] != '\0' && access(from->module, R_OK) != 0)
+        return sheaf_problem_errno(problem, "open the module for PKCS#11", from->module);
     ENGINE_load_dynamic();
     ENGINE *found = ENGINE_by_id("pkcs11");
     if (found == NULL) {
         return sheaf_problem_set(problem, SHEAF_E_NOT_FOUND,
                                  "a pkcs11: key needs OpenSSL's engine for PKCS#11; install libengine-pkcs11-openssl");
     }
+    (void)ENGINE_ctrl_cmd(found, "QUIET", 0, NULL, NULL, 1); /* it would write on our stderr */
     int good = from->module[0] == '\0' || ENGINE_ctrl_cmd_string(found, "MODULE_PATH", from->module, 0) == 1;
     if (!good || ENGINE_init(found) != 1) {
         sheaf_status status =
@@ -163,7 +169,10 @@ static sheaf_status load(const parts *from, const char *pin, EVP_PKEY **out, she
     if (status != SHEAF_OK) return status;
     if (pin[0] != '\0' && ENGINE_ctrl_cmd_string(engine, "PIN", pin, 0) != 1)
         return sheaf_problem_openssl(problem, SHEAF_E_CRYPTO, "the engine for PKCS#11 does not take the PIN");
-    *out = ENGINE_load_private_key(engine, from->rest, NULL, NULL);
+    /* Without a PIN the engine would ask for it on the terminal: a service must fail instead. */
+    UI_METHOD *nobody_to_ask = UI_create_method("sheaf: nobody");
+    *out = ENGINE_load_private_key(engine, from->rest, nobody_to_ask, NULL);
+    UI_destroy_method(nobody_to_ask);
     if (*out != NULL) return SHEAF_OK;
     return sheaf_problem_openssl(problem, pin[0] == '\0' ? SHEAF_E_PERMISSION : SHEAF_E_NOT_FOUND,
                                  "%s: the token gives no such key; look at its name with pkcs11-tool -O%s", from->rest,

@@ -134,6 +134,12 @@ static sheaf_status write_authority(const char *path, X509 *x509, const sheaf_au
     return status;
 }
 
+/* ca.key is the key, or says in which token it is. */
+static sheaf_status write_key(const char *path, const char *uri, const EVP_PKEY *key, sheaf_problem *problem) {
+    if (uri == NULL) return sheaf_private_key_write(path, key, problem);
+    return sheaf_file_replace(path, sheaf_span_of(uri, strlen(uri)), 0600, problem);
+}
+
 static sheaf_status create_files(const char *folder, const sheaf_authority_options *options, sheaf_problem *problem) {
     char certificate[SHEAF_PATH_BYTES], key_path[SHEAF_PATH_BYTES];
     sheaf_status status = sheaf_path_join(certificate, folder, SHEAF_AUTHORITY_CERTIFICATE, problem);
@@ -143,9 +149,10 @@ static sheaf_status create_files(const char *folder, const sheaf_authority_optio
     sheaf_key_type type = options->key_type == SHEAF_KEY_ANY ? SHEAF_KEY_P256 : options->key_type;
     EVP_PKEY *key = NULL;
     X509 *x509 = NULL;
-    status = sheaf_private_key_make(type, &key, problem);
+    status = options->key_uri != NULL ? sheaf_private_key_read(options->key_uri, &key, &type, problem)
+                                      : sheaf_private_key_make(type, &key, problem);
     if (status == SHEAF_OK) status = mint(options, key, type, &x509, problem);
-    if (status == SHEAF_OK) status = sheaf_private_key_write(key_path, key, problem);
+    if (status == SHEAF_OK) status = write_key(key_path, options->key_uri, key, problem);
     if (status == SHEAF_OK && options->parent != NULL) status = note_below(options, certificate, x509, problem);
     if (status == SHEAF_OK) status = write_authority(certificate, x509, options->parent, problem);
     X509_free(x509);

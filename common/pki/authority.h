@@ -24,6 +24,7 @@ typedef struct {
     uint32_t days;
     sheaf_key_type key_type;   /* SHEAF_KEY_ANY: P-256 */
     int may_have_others_below; /* a root that signs issuing authorities, and is then kept offline */
+    const char *key_uri;       /* a pkcs11: URI of a key that is there; NULL: a new key in ca.key */
     sheaf_authority *parent;   /* open, of such a root: makes an issuing authority below it. NULL: a root */
 } sheaf_authority_options;
 

@@ -5,13 +5,14 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/token_key.h"
 #include "common/trust.h"
 #include "server/tool/pki.h"
 
 /* Two texts, as C promises only 4,095 bytes for one. */
 static const char help[] =
     "usage: sheaf pki init   [--dir DIR] [--name NAME] [--days DAYS] [--key-type p256|ed25519]\n"
-    "                        [--offline | --under DIR] [--json]\n"
+    "                        [--offline | --under DIR] [--key URI] [--json]\n"
     "       sheaf pki issue  --role ROLE --name NAME [--tenant TENANT] [--region REGION] [--san NAME,ADDRESS...]\n"
     "                        [--days DAYS] [--key-type p256|ed25519] [--dir DIR] [--out DIR] [--renew] [--json]\n"
     "       sheaf pki renew  --role ROLE --name NAME [--tenant TENANT] [--region REGION] [--san NAME,ADDRESS...]\n"
@@ -58,7 +59,7 @@ static const char details[] =
     "  --renew          issue: a new certificate for the key that is there\n"
     "  --overlap HOURS  renew: how long the old certificate stays good\n"
     "  --valid HOURS    token: how long it may be used (default: 24)\n"
-    "  --key KEY        csr: a key file, or a pkcs11: URI\n"
+    "  --key KEY        csr: a key file, or a pkcs11: URI; init: a pkcs11: URI\n"
     "  --token-file F   sign: the file with the token; - is the standard input\n"
     "  --crl LIST       check: a revocation list, or a folder of them\n"
     "  --json           one JSON object on one line\n"
@@ -110,7 +111,8 @@ static sheaf_status create(const sheaf_pki_choices *chosen, sheaf_problem *probl
     sheaf_authority_options options = {.name = chosen->name != NULL ? chosen->name : "sheaf-ca",
                                        .days = chosen->days != 0 ? chosen->days : 3650,
                                        .key_type = chosen->key_type,
-                                       .may_have_others_below = chosen->offline};
+                                       .may_have_others_below = chosen->offline,
+                                       .key_uri = chosen->key};
     sheaf_status status = SHEAF_OK;
     if (chosen->under != NULL) status = sheaf_authority_open(chosen->under, &options.parent, problem);
     if (status == SHEAF_OK) status = sheaf_authority_create(chosen->dir, &options, problem);
@@ -123,6 +125,8 @@ static int run_init(const sheaf_pki_choices *chosen) {
     sheaf_authority_summary summary;
     if (chosen->under != NULL && chosen->offline)
         return sheaf_pki_usage("an authority under another can have none below it: --under or --offline");
+    if (chosen->key != NULL && !sheaf_token_key_is(chosen->key))
+        return sheaf_pki_usage("init takes --key only as a pkcs11: URI");
     if (chosen->under != NULL && strcmp(chosen->under, chosen->dir) == 0)
         return sheaf_pki_usage("--under is the folder of another authority than --dir");
     if (create(chosen, &problem) != SHEAF_OK || sheaf_authority_describe(chosen->dir, &summary, &problem) != SHEAF_OK) {
@@ -301,7 +305,7 @@ static int run_check(const sheaf_pki_choices *chosen) {
 /* --- command line ------------------------------------------------------------------------------------------------- */
 
 static const command commands[] = {
-    {"init", "dntkuf", 0, run_init},
+    {"init", "dntkufK", 0, run_init},
     {"issue", "dntkorTSRg", 0, run_issue},
     {"list", "d", 0, run_list},
     {"check", "cl", 1, run_check},
