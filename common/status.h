@@ -62,6 +62,7 @@
     X(E_BUSY, 150, "busy", "a limit is reached for the moment: try again after the given time")                        \
     X(E_QUOTA, 151, "over_quota", "more than this device may send for the moment: try again after the given time")     \
     X(E_PAUSED, 152, "paused", "the job is paused: try again after the given time")                                    \
+    X(E_CANCELLED, 153, "cancelled", "the job was cancelled by its operator")                                          \
     X(E_DISK, 200, "disk", "a file operation failed")                                                                  \
     X(E_NO_SPACE, 201, "no_space", "the disk or the configured space is full")                                         \
     X(E_MEMORY, 202, "memory", "not enough memory")                                                                    \

@@ -358,7 +358,7 @@ static sheaf_status check_job(const sheafd_config *config, size_t index, sheaf_p
                                  sheaf_config_where(config->source, key), key, job->tenant, job->name);
     }
     static const char *const taken[] = {"state.db", "state.db-wal", "state.db-shm", "state.db-journal",
-                                        "address",  "address.new",  "lock"};
+                                        "address",  "address.new",  "lock",         "operator.sock"};
     for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) {
         if (strcmp(job->tenant, taken[i]) != 0) continue;
         return sheaf_problem_set(problem, SHEAF_E_CONFIG,

@@ -7,6 +7,7 @@
 #include "common/file.h"
 #include "common/log.h"
 #include "server/handle.h"
+#include "server/operator/operator.h"
 
 /* For a carrier that lets in more than limits.exchanges at once. */
 static void ask_to_wait(const sheaf_end *end, sheaf_exchange *exchange) {
@@ -30,6 +31,7 @@ static void on_request(void *context, sheaf_exchange *exchange, sheaf_certificat
     request->task.run = sheaf_handle_request;
     request->service = end->sink->handlers;
     request->end = end;
+    request->clients = end->sink->clients;
     request->exchange = exchange;
     request->peer = peer;
     request->frame = frame;
@@ -47,7 +49,8 @@ static void on_reject(void *context, sheaf_status reason, const char *detail) {
 
 /* Descriptors that the service needs beside connections: uploads, models, database, log, libraries. */
 static uint64_t other_descriptors(const sheafd_config *config) {
-    return 64 + config->jobs.count * ((uint64_t)config->limits.uploads + 8) + config->server.workers;
+    return 64 + 2 * SHEAF_OPERATOR_CONNECTIONS + config->jobs.count * ((uint64_t)config->limits.uploads + 8) +
+           config->server.workers;
 }
 
 /* Connections that this process can hold without running out of descriptors for its own files; each connection may be

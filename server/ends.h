@@ -14,6 +14,7 @@
 typedef struct {
     void *handlers; /* what workers see; see sheaf_request.service */
     sheaf_refusals *refusals;
+    sheaf_clients *clients;
     sheaf_request_pool *pool;
     sheaf_queue *tasks;
     const sheafd_config *config;

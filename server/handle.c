@@ -2,6 +2,7 @@
 
 #include "common/log.h"
 #include "common/trust.h"
+#include "server/ends.h"
 #include "server/intake/offer.h"
 
 #define DISK_RETRY_MS  1000u
@@ -232,6 +233,8 @@ void sheaf_handle_request(sheaf_task *task, sheaf_buffer *scratch) {
         return;
     }
     sheaf_job *job = find_job(handlers, request->message.tenant, request->message.job);
+    sheaf_clients_saw(request->clients, request->peer, request->end->carrier->name,
+                      job == NULL ? "" : sheaf_job_config_of(job)->name);
     if (job == NULL) {
         refuse(request, NULL, SHEAF_E_JOB, NULL, scratch);
         return;

@@ -18,6 +18,9 @@ struct sheaf_job {
     _Atomic uint64_t moved_ns;
     _Atomic int ended;
     _Atomic int everyone_knows;
+    pthread_mutex_t view_lock; /* guards the next two */
+    sheaf_round_view view;
+    sheaf_job_order *orders;      /* given and not yet carried out, oldest first */
     pthread_mutex_t readers_lock; /* guards the next two */
     sheaf_cohort *readers;        /* how far each device has fetched the version below */
     uint8_t read_version[SHEAF_DIGEST_BYTES];
@@ -38,16 +41,44 @@ static size_t collect(sheaf_job *job, sheaf_request **batch, uint64_t deadline_n
     return count;
 }
 
+static void show(sheaf_job *job) {
+    pthread_mutex_lock(&job->view_lock);
+    sheaf_round_look(job->round, &job->view);
+    pthread_mutex_unlock(&job->view_lock);
+}
+
+static sheaf_job_order *next_order(sheaf_job *job) {
+    pthread_mutex_lock(&job->view_lock);
+    sheaf_job_order *order = job->orders;
+    if (order != NULL) job->orders = order->next;
+    pthread_mutex_unlock(&job->view_lock);
+    return order;
+}
+
+/* Each is shown in the view before whoever gave it hears that it is done. */
+static void carry_out_orders(sheaf_job *job) {
+    for (sheaf_job_order *order = next_order(job); order != NULL; order = next_order(job)) {
+        order->status = sheaf_round_order(job->round, order->kind, &order->problem);
+        (void)sheaf_round_settle(job->round);
+        show(job);
+        sheaf_round_look(job->round, &order->view);
+        atomic_store(&order->done, 1); /* last: it is the giver's from here on */
+    }
+}
+
 static void *run(void *context) {
     sheaf_job *job = context;
     sheaf_request *batch[SHEAF_ROUND_BATCH];
     while (!sheaf_queue_closed(job->events)) {
+        carry_out_orders(job);
         uint64_t deadline_ns = sheaf_round_settle(job->round);
+        show(job);
         atomic_store(&job->ended, (int)sheaf_round_job_ended(job->round));
         atomic_store(&job->everyone_knows, sheaf_round_everyone_knows(job->round));
         size_t count = collect(job, batch, deadline_ns);
         sheaf_round_handle(job->round, batch, count, &job->scratch);
     }
+    carry_out_orders(job);
     return NULL;
 }
 
@@ -107,6 +138,7 @@ static sheaf_status start(sheaf_job *job, sheaf_problem *problem) {
     sheaf_status status = sheaf_round_start(&parts, &job->round, problem);
     if (status == SHEAF_OK) status = check_space(job, problem);
     if (status != SHEAF_OK) return status;
+    show(job);
     if (pthread_create(&job->thread, NULL, run, job) != 0)
         return sheaf_problem_set(problem, SHEAF_E_MEMORY, "cannot start a thread");
     job->running = 1;
@@ -121,6 +153,7 @@ sheaf_status sheaf_job_open(const sheaf_job_options *options, sheaf_job **out, s
     atomic_init(&job->ended, SHEAF_AGAIN);
     sheaf_shelf_init(&job->shelf);
     pthread_mutex_init(&job->readers_lock, NULL);
+    pthread_mutex_init(&job->view_lock, NULL);
     sheaf_status status = open_stores(job, problem);
     if (status == SHEAF_OK) status = start(job, problem);
     if (status == SHEAF_OK) {
@@ -144,6 +177,7 @@ void sheaf_job_close(sheaf_job *job) {
     sheaf_shelf_fini(&job->shelf);
     sheaf_cohort_free(job->readers);
     pthread_mutex_destroy(&job->readers_lock);
+    pthread_mutex_destroy(&job->view_lock);
     sheaf_database_close(job->database);
     free(job->scratch.data);
     free(job);
@@ -151,6 +185,28 @@ void sheaf_job_close(sheaf_job *job) {
 
 void sheaf_job_post(sheaf_job *job, sheaf_request *request) { sheaf_queue_push(job->events, request); }
 void sheaf_job_wake(sheaf_job *job) { sheaf_queue_wake(job->events); }
+
+void sheaf_job_give_order(sheaf_job *job, sheaf_job_order *order) {
+    order->next = NULL;
+    pthread_mutex_lock(&job->view_lock);
+    sheaf_job_order **at = &job->orders;
+    while (*at != NULL) at = &(*at)->next;
+    *at = order;
+    pthread_mutex_unlock(&job->view_lock);
+    sheaf_queue_wake(job->events);
+}
+
+void sheaf_job_look(sheaf_job *job, sheaf_round_view *out) {
+    pthread_mutex_lock(&job->view_lock);
+    *out = job->view;
+    pthread_mutex_unlock(&job->view_lock);
+}
+
+const char *sheaf_job_status_name(sheaf_status ended, int paused) {
+    if (ended == SHEAF_AGAIN) return paused ? "paused" : "running";
+    return ended == SHEAF_OK ? "finished" : sheaf_status_name(ended);
+}
+
 const sheafd_job_config *sheaf_job_config_of(const sheaf_job *job) { return job->options.config; }
 sheaf_shelf *sheaf_job_shelf(sheaf_job *job) { return &job->shelf; }
 sheaf_uploads *sheaf_job_uploads(sheaf_job *job) { return job->uploads; }

@@ -17,6 +17,16 @@ typedef struct {
     sheaf_queue *workers;            /* borrowed */
 } sheaf_job_options;
 
+/* An operator's order on its way. The giver owns it and may look at the rest once `done` is 1. */
+typedef struct sheaf_job_order {
+    sheaf_event kind; /* SHEAF_ON_PAUSE, _RESUME, _CANCEL */
+    struct sheaf_job_order *next;
+    sheaf_status status;
+    sheaf_problem problem;
+    sheaf_round_view view; /* how the job stands after it */
+    _Atomic int done;
+} sheaf_job_order;
+
 SHEAF_MUST_USE sheaf_status sheaf_job_open(const sheaf_job_options *options, sheaf_job **out, sheaf_problem *problem);
 /* Stops the thread; every acknowledged update is durable already. No request of this job may be in work. NULL is fine.
  */
@@ -26,6 +36,13 @@ void sheaf_job_post(sheaf_job *job, sheaf_request *request);
 
 /* The job's thread looks around: the service has other credentials, say. */
 void sheaf_job_wake(sheaf_job *job);
+
+/* Hands an order to the job's thread, which answers when it can; until sheaf_job_close at the latest. Any thread. */
+void sheaf_job_give_order(sheaf_job *job, sheaf_job_order *order);
+/* How the job stood when its thread last came to rest. */
+void sheaf_job_look(sheaf_job *job, sheaf_round_view *out);
+/* "running", "paused", "finished", else why it ended. Static text. */
+const char *sheaf_job_status_name(sheaf_status ended, int paused);
 
 const sheafd_job_config *sheaf_job_config_of(const sheaf_job *job);
 sheaf_shelf *sheaf_job_shelf(sheaf_job *job);

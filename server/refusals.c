@@ -17,7 +17,10 @@ static int may_log(sheaf_refusals *refusals) {
 void sheaf_refusals_note(sheaf_refusals *refusals, sheaf_status reason, const char *job, const char *client,
                          const char *detail) {
     int index = (int)reason - SHEAF_REFUSAL_FIRST;
-    if (index >= 0 && index < SHEAF_REFUSAL_COUNT) atomic_fetch_add(&refusals->counts[index], 1);
+    if (index >= 0 && index < SHEAF_REFUSAL_COUNT) {
+        atomic_fetch_add(&refusals->counts[index], 1);
+        atomic_fetch_add(&refusals->since_start[index], 1);
+    }
     if (!may_log(refusals)) return;
     sheaf_log(SHEAF_LOG_WARNING, "refused", "reason=%s job=\"%s\" client=\"%s\" detail=\"%s\"",
               sheaf_status_name(reason), job, client, detail == NULL ? sheaf_status_text(reason) : detail);

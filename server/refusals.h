@@ -16,7 +16,8 @@ enum {
 
 typedef struct {
     _Atomic uint32_t counts[SHEAF_REFUSAL_COUNT];
-    _Atomic uint64_t second; /* of the clock, for which `lines` were logged */
+    _Atomic uint64_t since_start[SHEAF_REFUSAL_COUNT]; /* never forgotten */
+    _Atomic uint64_t second;                           /* of the clock, for which `lines` were logged */
     _Atomic uint32_t lines;
 } sheaf_refusals;
 

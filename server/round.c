@@ -3,7 +3,8 @@
  *
  *   COLLECTING --target, or patience ends with a quorum--> REDUCING --sum complete--> RELEASED --> next COLLECTING
  *       |                                                                                 `--last--> ENDED
- *       `--patience ends without a quorum--> FAILED --> next attempt COLLECTING, or ENDED */
+ *       |--patience ends without a quorum--> FAILED --> next attempt COLLECTING, or ENDED
+ *       `--pause--> PAUSED --resume--> COLLECTING;   cancel: ENDED, from everywhere */
 #include "server/round.h"
 
 #include <inttypes.h>
@@ -76,6 +77,30 @@ static int has_attempts_left(const sheaf_round *round, const sheaf_request *requ
     return round->row.attempt < round->parts.config->attempts_max;
 }
 
+static int is_paused(const sheaf_round *round, const sheaf_request *request) {
+    (void)request;
+    return round->paused;
+}
+
+static int is_not_paused(const sheaf_round *round, const sheaf_request *request) {
+    (void)request;
+    return !round->paused;
+}
+
+static int is_admitted(const sheaf_round *round, const sheaf_request *request) {
+    return sheaf_cohort_find(round->cohort, request->message.client) != NULL;
+}
+
+static int was_not_cancelled(const sheaf_round *round, const sheaf_request *request) {
+    (void)request;
+    return round->ended != SHEAF_E_CANCELLED;
+}
+
+static sheaf_status done_already(sheaf_round *round, sheaf_request *request, sheaf_buffer *scratch) {
+    (void)round, (void)request, (void)scratch;
+    return SHEAF_OK;
+}
+
 typedef struct {
     round_state in;
     sheaf_event on;
@@ -95,15 +120,32 @@ static const transition round_table[] = {
     {COLLECTING, SHEAF_ON_PROGRESS, always,                         sheaf_round_note_progress,      COLLECTING},
     {COLLECTING, SHEAF_ON_OFFER,    always,                         sheaf_round_judge_offer,        COLLECTING},
     {COLLECTING, SHEAF_ON_UPDATE,   is_of_this_attempt,             sheaf_round_stage_update,       COLLECTING},
+    {COLLECTING, SHEAF_ON_CLOCK,    is_paused,                      sheaf_round_stand_still,        PAUSED},
     {COLLECTING, SHEAF_ON_CLOCK,    has_target,                     sheaf_round_begin_reduce,       REDUCING},
     {COLLECTING, SHEAF_ON_CLOCK,    is_out_of_patience_with_quorum, sheaf_round_begin_reduce,       REDUCING},
     {COLLECTING, SHEAF_ON_CLOCK,    is_out_of_patience,             sheaf_round_fail_attempt,       FAILED},
+    {COLLECTING, SHEAF_ON_CANCEL,   always,                         sheaf_round_cancel_attempt,     ENDED},
+    {PAUSED,     SHEAF_ON_QUERY,    always,                         sheaf_round_tell_paused,        PAUSED},
+    {PAUSED,     SHEAF_ON_PROGRESS, always,                         sheaf_round_note_progress,      PAUSED},
+    {PAUSED,     SHEAF_ON_OFFER,    is_admitted,                    sheaf_round_judge_offer,        PAUSED},
+    {PAUSED,     SHEAF_ON_OFFER,    always,                         sheaf_round_tell_paused,        PAUSED},
+    {PAUSED,     SHEAF_ON_UPDATE,   is_of_this_attempt,             sheaf_round_stage_update,       PAUSED},
+    {PAUSED,     SHEAF_ON_CLOCK,    is_not_paused,                  sheaf_round_go_on,              COLLECTING},
+    {PAUSED,     SHEAF_ON_CANCEL,   always,                         sheaf_round_cancel_attempt,     ENDED},
+    {REDUCING,   SHEAF_ON_CANCEL,   always,                         sheaf_round_cancel_attempt,     ENDED},
     {REDUCING,   SHEAF_ON_CLOCK,    has_whole_sum,                  sheaf_round_release,            RELEASED},
     {RELEASED,   SHEAF_ON_CLOCK,    was_last_round,                 sheaf_round_end_job,            ENDED},
     {RELEASED,   SHEAF_ON_CLOCK,    always,                         sheaf_round_open_next,          COLLECTING},
     {FAILED,     SHEAF_ON_CLOCK,    has_attempts_left,              sheaf_round_open_again,         COLLECTING},
     {FAILED,     SHEAF_ON_CLOCK,    always,                         sheaf_round_give_up,            ENDED},
     {ENDED,      SHEAF_ON_QUERY,    always,                         sheaf_round_tell_end,           ENDED},
+    {ENDED,      SHEAF_ON_PAUSE,    always,                         sheaf_round_refuse_order,       ENDED},
+    {ENDED,      SHEAF_ON_RESUME,   always,                         sheaf_round_refuse_order,       ENDED},
+    {ENDED,      SHEAF_ON_CANCEL,   was_not_cancelled,              sheaf_round_refuse_order,       ENDED},
+    {ENDED,      SHEAF_ON_CANCEL,   always,                         done_already,                   ENDED},
+    {ANY,        SHEAF_ON_PAUSE,    always,                         sheaf_round_pause,              ANY},
+    {ANY,        SHEAF_ON_RESUME,   always,                         sheaf_round_resume,             ANY},
+    {ANY,        SHEAF_ON_CANCEL,   always,                         sheaf_round_cancel,             ENDED},
     {ANY,        SHEAF_ON_QUERY,    always,                         sheaf_round_tell_wait,          ANY},
     {ANY,        SHEAF_ON_PROGRESS, always,                         sheaf_round_tell_wait,          ANY},
     {ANY,        SHEAF_ON_OFFER,    always,                         sheaf_round_refuse_late_offer,  ANY},
@@ -168,6 +210,31 @@ static sheaf_status step(sheaf_round *round) {
     return status;
 }
 
+sheaf_status sheaf_round_order(sheaf_round *round, sheaf_event order, sheaf_problem *problem) {
+    assert(order == SHEAF_ON_PAUSE || order == SHEAF_ON_RESUME || order == SHEAF_ON_CANCEL);
+    round->order_problem = problem;
+    sheaf_status status = fire(round, order, NULL, NULL);
+    round->order_problem = NULL;
+    return status;
+}
+
+void sheaf_round_look(const sheaf_round *round, sheaf_round_view *out) {
+    static const char *const phases[] = {[COLLECTING] = "collecting", [PAUSED] = "paused", [REDUCING] = "reducing",
+                                         [RELEASED] = "released",     [FAILED] = "failed", [ENDED] = "ended"};
+    *out = (sheaf_round_view){.ended = sheaf_round_job_ended(round),
+                              .paused = round->paused,
+                              .phase = phases[round->state],
+                              .round = round->row.round,
+                              .attempt = round->row.attempt,
+                              .accepted = round->accepted,
+                              .joined = sheaf_cohort_count(round->cohort),
+                              .failing = round->failing,
+                              .accepted_total = round->accepted_total,
+                              .bytes_total = round->bytes_total,
+                              .released_total = round->released_total,
+                              .failed_total = round->failed_total};
+}
+
 uint64_t sheaf_round_settle(sheaf_round *round) {
     uint64_t now = sheaf_now_ns();
     if (has_lost_an_update(round)) return SHEAF_NEVER_NS;
@@ -184,6 +251,7 @@ uint64_t sheaf_round_settle(sheaf_round *round) {
     for (;;) {
         sheaf_status status = step(round);
         if (status == SHEAF_ENDED) break;
+        round->failing = status;
         if (status != SHEAF_OK) {
             round->retry_ns = sheaf_now_ns() + RETRY_AFTER_NS;
             return round->retry_ns;

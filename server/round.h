@@ -50,6 +50,22 @@ void sheaf_round_handle(sheaf_round *round, sheaf_request **requests, size_t cou
 /* Goes as far as it can without new requests; returns when to call again at the latest. */
 uint64_t sheaf_round_settle(sheaf_round *round);
 
+/* Carries out an operator's order: SHEAF_ON_PAUSE, _RESUME or _CANCEL. Durable when it returns SHEAF_OK; giving the same order
+ * again changes nothing. SHEAF_E_CONFLICT when the job has ended. */
+SHEAF_MUST_USE sheaf_status sheaf_round_order(sheaf_round *round, sheaf_event order, sheaf_problem *problem);
+
+/* How a job stands, for people. */
+typedef struct {
+    sheaf_status ended; /* SHEAF_AGAIN while it runs */
+    int paused;
+    const char *phase; /* of the round: static text */
+    uint64_t round;
+    uint32_t attempt, accepted, joined; /* of the open round */
+    sheaf_status failing;               /* SHEAF_OK, or what disk or database say: it is tried again */
+    uint64_t accepted_total, bytes_total, released_total, failed_total; /* since the service started */
+} sheaf_round_view;
+void sheaf_round_look(const sheaf_round *round, sheaf_round_view *out);
+
 /* Whether every value of a payload decodes on the job's lattice. Any thread; a pure function of its arguments. */
 SHEAF_MUST_USE sheaf_status sheaf_round_validate(const sheaf_round *round, const char *payload_type, sheaf_span payload,
                                                  sheaf_problem *problem);

@@ -9,6 +9,7 @@
 #include "server/guard.h"
 #include "server/handle.h"
 #include "server/job.h"
+#include "server/operator/operator.h"
 
 typedef struct {
     pthread_t thread;
@@ -23,7 +24,9 @@ struct sheaf_service {
     sheaf_guard guard;       /* who we are and whom we believe */
     sheaf_ends ends;
     sheaf_request_pool *pool;
-    sheaf_queue *tasks;      /* of sheaf_task: requests, and additions of all jobs */
+    sheaf_queue *tasks; /* of sheaf_task: requests, and additions of all jobs */
+    sheaf_clients *clients;
+    sheaf_operator *operator;
     sheaf_refusals refusals; /* of what never reached a job */
     sheaf_job **jobs;
     size_t job_count;
@@ -81,10 +84,16 @@ static sheaf_status open_jobs(sheaf_service *service, sheaf_problem *problem) {
 }
 
 static sheaf_status open_ends(sheaf_service *service, sheaf_problem *problem) {
-    service->ends.sink = (sheaf_ends_sink){
-        &service->handlers,   &service->refusals,        service->pool, service->tasks, service->config,
-        service->guard.trust, service->guard.credentials};
+    service->ends.sink =
+        (sheaf_ends_sink){&service->handlers, &service->refusals, service->clients,     service->pool,
+                          service->tasks,     service->config,    service->guard.trust, service->guard.credentials};
     return sheaf_ends_open(&service->ends, problem);
+}
+
+static sheaf_status open_operator(sheaf_service *service, sheaf_problem *problem) {
+    const sheaf_operator_options options = {service->config, service->jobs, service->job_count, &service->refusals,
+                                            service->clients};
+    return sheaf_operator_open(&options, &service->operator, problem);
 }
 
 /* Two services on one state would each release the same rounds. */
@@ -108,7 +117,10 @@ sheaf_status sheaf_service_open(const sheafd_config *config, sheaf_service **out
     sheaf_status status = sheaf_guard_open(config, &service->guard, problem);
     if (status == SHEAF_OK) status = take_state(service, problem);
     if (status == SHEAF_OK) status = open_workers(service, problem);
+    if (status == SHEAF_OK && sheaf_clients_make(&service->clients) != SHEAF_OK)
+        status = sheaf_problem_set(problem, SHEAF_E_MEMORY, "no memory for the table of clients");
     if (status == SHEAF_OK) status = open_jobs(service, problem);
+    if (status == SHEAF_OK) status = open_operator(service, problem);
     if (status == SHEAF_OK) status = open_ends(service, problem);
     if (status == SHEAF_OK)
         *out = service;
@@ -161,6 +173,7 @@ struct sheaf_trust *sheaf_service_trust(const sheaf_service *service) {
 /* From the outside in: no new requests, then no work, then no jobs. */
 void sheaf_service_close(sheaf_service *service) {
     if (service == NULL) return;
+    sheaf_operator_close(service->operator);
     sheaf_ends_close(&service->ends);
     if (service->tasks != NULL) sheaf_queue_close(service->tasks);
     for (uint32_t i = 0; i < service->worker_count; i++) {
@@ -173,6 +186,7 @@ void sheaf_service_close(sheaf_service *service) {
     free(service->workers);
     sheaf_queue_free(service->tasks);
     sheaf_request_pool_free(service->pool);
+    sheaf_clients_free(service->clients);
     sheaf_guard_close(&service->guard);
     if (service->lock >= 0) close(service->lock);
     free(service);

@@ -52,6 +52,9 @@ static void give_back(sheaf_request *request) {
 void sheaf_request_reply(sheaf_request *request, const sheaf_v1_Reply *reply, sheaf_span payload,
                          sheaf_buffer *scratch) {
     sheaf_status status = sheaf_frame_encode_reply(reply, payload, scratch);
+    if (reply->which_body == sheaf_v1_Reply_refusal_tag && request->peer != NULL)
+        sheaf_clients_refused(request->clients, sheaf_certificate_identity(request->peer),
+                              sheaf_status_from_number((long)reply->body.refusal.status));
     assert(status == SHEAF_OK); /* every reply of ours fits the frame, by the sizes in sheaf.options */
     request->end->carrier->reply(request->exchange, sheaf_buffer_span(scratch));
     give_back(request);

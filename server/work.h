@@ -7,6 +7,7 @@
 #include "common/transport/transport.h"
 #include "proto/frame.h"
 #include "proto/statement.h"
+#include "server/clients.h"
 #include "server/intake/upload.h"
 #include "server/queue.h"
 
@@ -17,7 +18,17 @@ struct sheaf_task {
 };
 
 /* What a round reacts to. */
-typedef enum { SHEAF_ON_QUERY, SHEAF_ON_PROGRESS, SHEAF_ON_OFFER, SHEAF_ON_UPDATE, SHEAF_ON_CLOCK } sheaf_event;
+typedef enum {
+    SHEAF_ON_QUERY,
+    SHEAF_ON_PROGRESS,
+    SHEAF_ON_OFFER,
+    SHEAF_ON_UPDATE,
+    SHEAF_ON_CLOCK,
+    /* an operator's orders */
+    SHEAF_ON_PAUSE,
+    SHEAF_ON_RESUME,
+    SHEAF_ON_CANCEL
+} sheaf_event;
 
 typedef struct sheaf_request_pool sheaf_request_pool;
 typedef struct sheaf_end sheaf_end; /* ends.h */
@@ -30,6 +41,7 @@ struct sheaf_request {
     sheaf_request *next_free;
     const sheaf_end *end; /* where it came in, and its reply goes out */
     sheaf_exchange *exchange;
+    sheaf_clients *clients;    /* notes what became of it */
     sheaf_certificate *peer;   /* borrowed until the reply */
     sheaf_span frame, payload; /* likewise */
     sheaf_v1_Request message;

@@ -154,6 +154,10 @@ void sheaf_round_count_update(sheaf_round *round, const sheaf_update_statement *
     memcpy(add->client, statement->client, sizeof add->client);
     memcpy(add->encoding, statement->payload_type, sizeof add->encoding);
     memcpy(add->payload_digest, statement->payload_digest, SHEAF_DIGEST_BYTES);
+    if (!recovered) {
+        round->accepted_total++;
+        round->bytes_total += statement->payload_bytes;
+    }
     round->row.accepted++;
     round->row.upload_bytes += statement->payload_bytes;
     sheaf_uploads_count_kept(round->parts.uploads, statement->payload_bytes);
@@ -186,6 +190,7 @@ void sheaf_round_commit_staged(sheaf_round *round, sheaf_buffer *scratch) {
                   round->row.round, upload->statement.client, upload->statement.weight,
                   upload->statement.payload_bytes);
         sheaf_round_count_update(round, &upload->statement, upload->training_loss, 0);
+        sheaf_clients_accepted(request->clients, sheaf_certificate_identity(request->peer), round->row.round);
         sheaf_upload_drop(upload);
         sheaf_round_tell_receipt(request, &round->staged[i].receipt, scratch);
     }

@@ -148,6 +148,7 @@ static sheaf_status make_room(sheaf_round *round, sheaf_problem *problem) {
 /* An ended job goes on when its config now asks for more rounds, or allows its failed round more attempts. */
 static int has_more_to_do(const sheaf_round *round, sheaf_status ended) {
     const sheafd_job_config *config = round->parts.config;
+    if (ended == SHEAF_E_CANCELLED) return 0; /* that was said once and for all */
     if (ended == SHEAF_OK) return round->row.round < config->rounds;
     return round->row.outcome == SHEAF_ROUND_FAILED && round->row.attempt < config->attempts_max;
 }
@@ -165,6 +166,7 @@ static sheaf_status begin(sheaf_round *round, sheaf_problem *problem) {
     if (status == SHEAF_E_NOT_FOUND) status = create_job(round, &job, problem);
     if (status != SHEAF_OK) return status;
     round->job_id = job.id;
+    round->paused = job.paused;
     status = load_model(round, &job, problem);
     if (status == SHEAF_OK) status = open_aggregator(round, problem);
     if (status != SHEAF_OK) return status;

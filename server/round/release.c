@@ -20,8 +20,9 @@ static void close_row(sheaf_round *round, sheaf_round_outcome outcome, sheaf_sta
     round->row.closed_unix_ms = sheaf_now_unix_ms();
 }
 
-/* The round's row and its refusals in one transaction; for a sheaf_round_release this is the commit point. */
-static sheaf_status commit_close(sheaf_round *round, sheaf_problem *problem) {
+/* The round's row and its refusals in one transaction, with the job's end unless that is SHEAF_AGAIN; for a
+ * sheaf_round_release this is the commit point. */
+static sheaf_status commit_close(sheaf_round *round, sheaf_status job_ends, sheaf_problem *problem) {
     sheaf_database *database = round->parts.database;
     sheaf_refusals_written written;
     sheaf_status status = sheaf_database_begin(database, problem);
@@ -30,6 +31,8 @@ static sheaf_status commit_close(sheaf_round *round, sheaf_problem *problem) {
     if (status == SHEAF_OK)
         status =
             sheaf_refusals_write(round->parts.refusals, database, round->job_id, round->row.round, &written, problem);
+    if (status == SHEAF_OK && job_ends != SHEAF_AGAIN)
+        status = sheaf_database_job_end(database, round->job_id, job_ends, problem);
     if (status == SHEAF_OK)
         status = sheaf_database_commit(database, problem);
     else
@@ -38,19 +41,29 @@ static sheaf_status commit_close(sheaf_round *round, sheaf_problem *problem) {
     return status;
 }
 
-sheaf_status sheaf_round_fail_attempt_as(sheaf_round *round, sheaf_status reason) {
-    sheaf_problem problem;
+static sheaf_status fail_attempt(sheaf_round *round, sheaf_status reason, sheaf_status job_ends,
+                                 sheaf_problem *problem) {
     close_row(round, SHEAF_ROUND_FAILED, reason);
-    sheaf_status status = commit_close(round, &problem);
+    sheaf_status status = commit_close(round, job_ends, problem);
     if (status != SHEAF_OK) {
-        sheaf_log(SHEAF_LOG_ERROR, "commit_failed", "round=%" PRIu64 " reason=\"%s\"", round->row.round, problem.text);
+        sheaf_log(SHEAF_LOG_ERROR, "commit_failed", "round=%" PRIu64 " reason=\"%s\"", round->row.round, problem->text);
         return status;
     }
+    round->failed_total++;
     sheaf_log(SHEAF_LOG_WARNING, "round_failed",
               "job=%s round=%" PRIu64 " attempt=%u reason=%s accepted=%" PRIu64 " refused=%" PRIu64,
               round->parts.config->name, round->row.round, round->row.attempt, sheaf_status_name(reason),
               round->row.accepted, round->row.refused);
     return SHEAF_OK;
+}
+
+sheaf_status sheaf_round_fail_attempt_as(sheaf_round *round, sheaf_status reason) {
+    sheaf_problem problem;
+    return fail_attempt(round, reason, SHEAF_AGAIN, &problem);
+}
+
+sheaf_status sheaf_round_fail_job_as(sheaf_round *round, sheaf_status reason, sheaf_problem *problem) {
+    return fail_attempt(round, reason, reason, problem);
 }
 
 sheaf_status sheaf_round_fail_attempt(sheaf_round *round, sheaf_request *request, sheaf_buffer *scratch) {
@@ -103,7 +116,7 @@ static sheaf_status release_model(sheaf_round *round, const sheaf_version *base,
     close_row(round, SHEAF_ROUND_RELEASED, SHEAF_OK);
     status = sheaf_checkpoint_save(round->parts.folder, &next->model, next->digest, config->tenant, config->name,
                                    round->row.round, problem);
-    if (status == SHEAF_OK) status = commit_close(round, problem);
+    if (status == SHEAF_OK) status = commit_close(round, SHEAF_AGAIN, problem);
     if (status == SHEAF_OK)
         sheaf_shelf_put(round->parts.shelf, next);
     else
@@ -123,6 +136,7 @@ sheaf_status sheaf_round_release(sheaf_round *round, sheaf_request *request, she
                   round->parts.config->name, round->row.round, sheaf_status_name(status), problem.text);
         return status;
     }
+    round->released_total++;
     char hex[2 * SHEAF_DIGEST_BYTES + 1];
     sheaf_hex(round->row.model, SHEAF_DIGEST_BYTES, hex);
     sheaf_log(SHEAF_LOG_INFO, "round_released",

@@ -5,6 +5,7 @@
  *   accept.c     an update becomes durable, acknowledged, counted
  *   release.c    reduce, checkpoint, commit point; or an attempt that fails
  *   open.c       the next round or attempt is written down and signed; or the job ends
+ *   order.c      an operator pauses, resumes, cancels
  *   recover.c    where a restarted service goes on
  *
  * Threads: the job's thread, but for run_addition in accept.c and read_again in answer.c, which workers run. */
@@ -14,7 +15,7 @@
 
 #include "server/round.h"
 
-typedef enum { COLLECTING, REDUCING, RELEASED, FAILED, ENDED, ANY } round_state;
+typedef enum { COLLECTING, PAUSED, REDUCING, RELEASED, FAILED, ENDED, ANY } round_state;
 
 #define SECOND_NS       1000000000ull
 #define COMMIT_RETRY_MS 1000u /* when devices may try again after a failure of disk or database */
@@ -59,7 +60,12 @@ struct sheaf_round {
     uint64_t add_again_ns; /* when additions that failed are tried again */
     uint64_t retry_ns;     /* after a failure of the world: not before then */
     sheaf_status ended;
-    int was_ended; /* already when the service started */
+    int was_ended;      /* already when the service started */
+    int paused;         /* ordered; a round that is being reduced is finished first */
+    uint64_t paused_ns; /* since when it stands still */
+    sheaf_status failing;
+    sheaf_problem *order_problem; /* while an order is carried out */
+    uint64_t accepted_total, bytes_total, released_total, failed_total;
 };
 
 /* Actions answer the request if there is one. A status that is not OK keeps the state; the clock tries again later. */
@@ -69,6 +75,9 @@ round_action sheaf_round_tell_wait, sheaf_round_tell_cohort_full, sheaf_round_te
 round_action sheaf_round_note_progress, sheaf_round_judge_offer;
 round_action sheaf_round_refuse_ahead, sheaf_round_refuse_late_offer, sheaf_round_refuse_late_update;
 round_action sheaf_round_stage_update;
+round_action sheaf_round_tell_paused, sheaf_round_stand_still, sheaf_round_go_on;
+round_action sheaf_round_pause, sheaf_round_resume, sheaf_round_cancel, sheaf_round_cancel_attempt,
+    sheaf_round_refuse_order;
 round_action sheaf_round_begin_reduce, sheaf_round_release, sheaf_round_fail_attempt;
 round_action sheaf_round_open_next, sheaf_round_open_again, sheaf_round_end_job, sheaf_round_give_up;
 
@@ -98,4 +107,6 @@ SHEAF_MUST_USE sheaf_status sheaf_round_refresh_receipt(sheaf_round *round, shea
 int sheaf_round_add_again(sheaf_round *round);
 void sheaf_round_set_plan(sheaf_round *round, sheaf_plan plan);
 SHEAF_MUST_USE sheaf_status sheaf_round_fail_attempt_as(sheaf_round *round, sheaf_status reason);
+/* The row of the open attempt is closed as failed, and the job ended, in one transaction. */
+SHEAF_MUST_USE sheaf_status sheaf_round_fail_job_as(sheaf_round *round, sheaf_status reason, sheaf_problem *problem);
 SHEAF_MUST_USE sheaf_status sheaf_round_end_job_as(sheaf_round *round, sheaf_status why);

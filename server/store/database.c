@@ -5,12 +5,12 @@
 #include <sqlite3.h>
 #include <stdlib.h>
 
-enum { SCHEMA_VERSION = 1 };
+enum { SCHEMA_VERSION = SHEAF_SCHEMA_VERSION };
 
 static const char schema[] =
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;"
     "CREATE TABLE jobs (id INTEGER PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, initial_model BLOB NOT NULL,"
-    "  ended INTEGER NOT NULL, UNIQUE (tenant, name));"
+    "  ended INTEGER NOT NULL, paused INTEGER NOT NULL DEFAULT 0, UNIQUE (tenant, name));"
     "CREATE TABLE rounds (job INTEGER NOT NULL, round INTEGER NOT NULL, attempt INTEGER NOT NULL, outcome INTEGER NOT "
     "NULL,"
     "  reason INTEGER NOT NULL, statement BLOB NOT NULL, signature BLOB NOT NULL, plan BLOB NOT NULL,"
@@ -24,7 +24,11 @@ static const char schema[] =
     "  weight INTEGER NOT NULL, training_loss REAL, accepted_unix_ms INTEGER NOT NULL, UNIQUE (job, round, client));"
     "CREATE TABLE refusals (job INTEGER NOT NULL, round INTEGER NOT NULL, reason TEXT NOT NULL, count INTEGER NOT NULL,"
     "  PRIMARY KEY (job, round, reason)) WITHOUT ROWID;"
-    "INSERT INTO meta VALUES ('schema', 1);";
+    "INSERT INTO meta VALUES ('schema', 2);";
+
+/* Takes a file of version 1 to 2. */
+static const char upgrade_1[] = "ALTER TABLE jobs ADD COLUMN paused INTEGER NOT NULL DEFAULT 0;"
+                                "UPDATE meta SET value = 2 WHERE key = 'schema';";
 
 /* One row a statement: all of them are prepared when the connection opens, so a typing error shows at once. */
 #define ROUND_COLUMNS                                                                                                  \
@@ -38,9 +42,10 @@ static const char schema[] =
     X(BEGIN, "BEGIN IMMEDIATE")                                                                                        \
     X(COMMIT, "COMMIT")                                                                                                \
     X(ROLLBACK, "ROLLBACK")                                                                                            \
-    X(JOB_FIND, "SELECT id, initial_model, ended FROM jobs WHERE tenant = ?1 AND name = ?2")                           \
+    X(JOB_FIND, "SELECT id, initial_model, ended, paused FROM jobs WHERE tenant = ?1 AND name = ?2")                   \
     X(JOB_CREATE, "INSERT INTO jobs (tenant, name, initial_model, ended) VALUES (?1, ?2, ?3, ?4)")                     \
     X(JOB_END, "UPDATE jobs SET ended = ?2 WHERE id = ?1")                                                             \
+    X(JOB_PAUSE, "UPDATE jobs SET paused = ?2 WHERE id = ?1")                                                          \
     X(ROUND_OPEN, "INSERT INTO rounds (job, round, attempt, outcome, reason, statement, signature, plan, "             \
                   "opened_unix_ms) VALUES (?1, ?2, ?3, 0, 0, ?4, ?5, ?6, ?7)")                                         \
     X(ROUND_SIGN, "UPDATE rounds SET statement = ?4, signature = ?5 "                                                  \
@@ -110,6 +115,8 @@ static sheaf_status make_schema(sheaf_database *database, const char *path, shea
     status = schema_version(database, &version, problem);
     if (status == SHEAF_OK && version == 0)
         status = execute(database, schema, "make its schema", problem);
+    else if (status == SHEAF_OK && version == 1)
+        status = execute(database, upgrade_1, "bring its schema up to date", problem);
     else if (status == SHEAF_OK && version != SCHEMA_VERSION) {
         status = sheaf_problem_set(problem, SHEAF_E_VERSION, "%s: has schema %d, this program knows %d", path, version,
                                    SCHEMA_VERSION);
@@ -248,6 +255,7 @@ sheaf_status sheaf_database_job_find(sheaf_database *database, const char *tenan
     else {
         out->id = sqlite3_column_int64(statement, 0);
         out->ended = sheaf_status_from_number(sqlite3_column_int(statement, 2));
+        out->paused = sqlite3_column_int(statement, 3) != 0;
         if (!column_digest(statement, 1, out->initial_model))
             status = sheaf_problem_set(problem, SHEAF_E_CORRUPT, "database: job %s/%s is damaged", tenant, name);
     }
@@ -267,6 +275,7 @@ sheaf_status sheaf_database_job_create(sheaf_database *database, const char *ten
     if (status != SHEAF_OK) return status;
     out->id = sqlite3_last_insert_rowid(database->handle);
     out->ended = SHEAF_AGAIN;
+    out->paused = 0;
     memcpy(out->initial_model, initial_model, SHEAF_DIGEST_BYTES);
     return SHEAF_OK;
 }
@@ -276,6 +285,13 @@ sheaf_status sheaf_database_job_end(sheaf_database *database, int64_t job, sheaf
     (void)sqlite3_bind_int64(statement, 1, job);
     bind_u64(statement, 2, (uint64_t)why);
     return run(database, statement, "end a job", problem);
+}
+
+sheaf_status sheaf_database_job_pause(sheaf_database *database, int64_t job, int paused, sheaf_problem *problem) {
+    sqlite3_stmt *statement = take(database, JOB_PAUSE);
+    (void)sqlite3_bind_int64(statement, 1, job);
+    bind_u64(statement, 2, paused ? 1 : 0);
+    return run(database, statement, "pause a job", problem);
 }
 
 sheaf_status sheaf_database_round_open(sheaf_database *database, int64_t job, const sheaf_round_row *row,

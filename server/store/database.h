@@ -11,12 +11,15 @@
 #include "proto/plan.h"
 #include "proto/statement.h"
 
+#define SHEAF_SCHEMA_VERSION 2 /* of the file; older ones are brought up to date when it opens */
+
 typedef struct sheaf_database sheaf_database;
 
 typedef struct {
     int64_t id;
     uint8_t initial_model[SHEAF_DIGEST_BYTES];
     sheaf_status ended; /* SHEAF_AGAIN while it runs, SHEAF_OK when finished, else why it was given up */
+    int paused;         /* an operator has stopped it for a while */
 } sheaf_job_row;
 
 typedef enum { SHEAF_ROUND_OPEN, SHEAF_ROUND_RELEASED, SHEAF_ROUND_FAILED } sheaf_round_outcome;
@@ -75,6 +78,9 @@ SHEAF_MUST_USE sheaf_status sheaf_database_job_create(sheaf_database *database, 
                                                       sheaf_job_row *out, sheaf_problem *problem);
 SHEAF_MUST_USE sheaf_status sheaf_database_job_end(sheaf_database *database, int64_t job, sheaf_status why,
                                                    sheaf_problem *problem);
+
+SHEAF_MUST_USE sheaf_status sheaf_database_job_pause(sheaf_database *database, int64_t job, int paused,
+                                                     sheaf_problem *problem);
 
 SHEAF_MUST_USE sheaf_status sheaf_database_round_open(sheaf_database *database, int64_t job, const sheaf_round_row *row,
                                                       sheaf_problem *problem);

@@ -4,8 +4,10 @@
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "common/file.h"
+#include "server/store/database.h"
 
 struct sheaf_history {
     sqlite3 *handle;
@@ -26,8 +28,10 @@ static sheaf_status check_version(sheaf_history *history, const char *path, shea
     sheaf_status status = prepare(history, "SELECT value FROM meta WHERE key = 'schema'", &query, problem);
     int version = status == SHEAF_OK && sqlite3_step(query) == SQLITE_ROW ? sqlite3_column_int(query, 0) : 0;
     sqlite3_finalize(query);
-    if (status == SHEAF_OK && version != 1)
-        return sheaf_problem_set(problem, SHEAF_E_VERSION, "%s: has schema %d, this program knows 1", path, version);
+    if (status == SHEAF_OK && version != SHEAF_SCHEMA_VERSION)
+        return sheaf_problem_set(problem, SHEAF_E_VERSION, "%s: has schema %d, this program knows %d%s", path, version,
+                                 SHEAF_SCHEMA_VERSION,
+                                 version < SHEAF_SCHEMA_VERSION ? "; a start of sheafd brings it up to date" : "");
     return status;
 }
 
@@ -36,9 +40,8 @@ sheaf_status sheaf_history_open(const char *state_folder, sheaf_history **out, s
     *out = NULL;
     sheaf_status status = sheaf_path_join(path, state_folder, "state.db", problem);
     if (status != SHEAF_OK) return status;
-    FILE *there = fopen(path, "rb");
-    if (there == NULL) return sheaf_problem_errno(problem, "open", path);
-    fclose(there);
+    /* Not by opening it: within sheafd, closing any descriptor of the file would drop the locks that SQLite holds on it. */
+    if (access(path, R_OK) != 0) return sheaf_problem_errno(problem, "open", path);
     sheaf_history *history = calloc(1, sizeof *history);
     if (history == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "%s: no memory", path);
     /* Not READONLY: a reader of a WAL database must be able to make its shared-memory file. query_only keeps it honest. */
@@ -96,6 +99,7 @@ typedef struct {
     union {
         sheaf_status (*job)(const sheaf_job_summary *job, void *context);
         sheaf_status (*round)(const sheaf_round_summary *round, void *context);
+        sheaf_status (*update)(const sheaf_update_summary *update, void *context);
         sheaf_status (*refusal)(const char *reason, uint64_t count, void *context);
     } each;
     void *context;
@@ -110,6 +114,7 @@ static sheaf_status job_row(sqlite3_stmt *query, void *context) {
     job.open_round = (uint64_t)sqlite3_column_int64(query, 5);
     job.open_attempt = (uint32_t)sqlite3_column_int64(query, 6);
     job.open_accepted = (uint64_t)sqlite3_column_int64(query, 7);
+    job.paused = sqlite3_column_int(query, 9) != 0;
     return ok ? to->each.job(&job, to->context) : SHEAF_E_CORRUPT;
 }
 
@@ -119,7 +124,8 @@ sheaf_status sheaf_history_jobs(sheaf_history *history,
     static const char sql[] =
         "SELECT j.id, j.tenant, j.name, j.ended, (SELECT count(*) FROM rounds r WHERE r.job = j.id AND r.outcome = 1),"
         " o.round, o.attempt, (SELECT count(*) FROM updates u WHERE u.job = j.id AND u.round = o.round),"
-        " coalesce((SELECT model FROM rounds r WHERE r.job = j.id AND r.outcome = 1 ORDER BY round DESC LIMIT 1), j.initial_model)"
+        " coalesce((SELECT model FROM rounds r WHERE r.job = j.id AND r.outcome = 1 ORDER BY round DESC LIMIT 1), j.initial_model),"
+        " j.paused"
         " FROM jobs j LEFT JOIN rounds o ON o.job = j.id AND o.outcome = 0 ORDER BY j.tenant, j.name";
     sqlite3_stmt *query = NULL;
     sheaf_status status = prepare(history, sql, &query, problem);
@@ -159,6 +165,34 @@ sheaf_status sheaf_history_rounds(sheaf_history *history, int64_t job, uint64_t 
     (void)sqlite3_bind_int64(query, 3, attempt);
     visit to = {.each.round = each, .context = context};
     return walk(history, query, round_row, &to, problem);
+}
+
+static sheaf_status update_row(sqlite3_stmt *query, void *context) {
+    const visit *to = context;
+    sheaf_update_summary update = {.arrival = (uint64_t)sqlite3_column_int64(query, 0),
+                                   .attempt = (uint32_t)sqlite3_column_int64(query, 1),
+                                   .weight = sqlite3_column_int64(query, 3),
+                                   .payload_bytes = (uint64_t)sqlite3_column_int64(query, 4),
+                                   .accepted_unix_ms = (uint64_t)sqlite3_column_int64(query, 5)};
+    update.training_loss = sqlite3_column_type(query, 6) == SQLITE_NULL ? (double)NAN : sqlite3_column_double(query, 6);
+    int ok = copy_name(query, 2, update.client) && copy_digest(query, 7, update.payload_digest);
+    return ok ? to->each.update(&update, to->context) : SHEAF_E_CORRUPT;
+}
+
+sheaf_status sheaf_history_updates(sheaf_history *history, int64_t job, uint64_t round, uint64_t arrival,
+                                   sheaf_status (*each)(const sheaf_update_summary *update, void *context),
+                                   void *context, sheaf_problem *problem) {
+    static const char sql[] =
+        "SELECT arrival, attempt, client, weight, payload_bytes, accepted_unix_ms, training_loss, payload_digest"
+        " FROM updates WHERE job = ?1 AND round = ?2 AND arrival > ?3 ORDER BY arrival";
+    sqlite3_stmt *query = NULL;
+    sheaf_status status = prepare(history, sql, &query, problem);
+    if (status != SHEAF_OK) return status;
+    (void)sqlite3_bind_int64(query, 1, job);
+    (void)sqlite3_bind_int64(query, 2, (sqlite3_int64)round);
+    (void)sqlite3_bind_int64(query, 3, (sqlite3_int64)arrival);
+    visit to = {.each.update = each, .context = context};
+    return walk(history, query, update_row, &to, problem);
 }
 
 static sheaf_status refusal_row(sqlite3_stmt *query, void *context) {

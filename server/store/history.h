@@ -15,7 +15,8 @@ typedef struct sheaf_history sheaf_history;
 typedef struct {
     int64_t id;
     char tenant[SHEAF_NAME_BYTES], name[SHEAF_NAME_BYTES];
-    sheaf_status ended;  /* SHEAF_AGAIN while it runs */
+    sheaf_status ended; /* SHEAF_AGAIN while it runs */
+    int paused;
     uint64_t released;   /* rounds */
     uint64_t open_round; /* 0: none */
     uint32_t open_attempt;
@@ -43,6 +44,21 @@ SHEAF_MUST_USE sheaf_status sheaf_history_jobs(sheaf_history *history,
 SHEAF_MUST_USE sheaf_status sheaf_history_rounds(sheaf_history *history, int64_t job, uint64_t round, uint32_t attempt,
                                                  sheaf_status (*each)(const sheaf_round_summary *round, void *context),
                                                  void *context, sheaf_problem *problem);
+typedef struct {
+    uint64_t arrival; /* grows with each update of the service */
+    uint32_t attempt;
+    char client[SHEAF_NAME_BYTES];
+    int64_t weight;
+    uint64_t payload_bytes, accepted_unix_ms;
+    double training_loss;
+    uint8_t payload_digest[SHEAF_DIGEST_BYTES];
+} sheaf_update_summary;
+
+/* Accepted updates of a round that came after `arrival`, in order. */
+SHEAF_MUST_USE sheaf_status sheaf_history_updates(sheaf_history *history, int64_t job, uint64_t round, uint64_t arrival,
+                                                  sheaf_status (*each)(const sheaf_update_summary *update,
+                                                                       void *context),
+                                                  void *context, sheaf_problem *problem);
 /* Refusals of a job over all rounds, by reason; job 0: of connections and requests that belong to no job. */
 SHEAF_MUST_USE sheaf_status sheaf_history_refusals(sheaf_history *history, int64_t job,
                                                    sheaf_status (*each)(const char *reason, uint64_t count,

@@ -1,4 +1,5 @@
-/* job.c - `sheaf job`: what a service did and does, read from its state folder; with a test set, how good its models are. */
+/* job.c - `sheaf job`: what a service did and does, read from its state folder; with a test set, how good its models are.
+ * The commands that steer a running service stand in job_order.c. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -9,16 +10,28 @@
 
 #include "server/store/checkpoint.h"
 #include "server/store/history.h"
+#include "server/tool/channel.h"
+#include "server/tool/job_order.h"
 #include "server/tool/trainable.h"
 #include "server/tool/verb.h"
 
 static const char help[] =
-    "usage: sheaf job status --state DIR [--json]\n"
+    "usage: sheaf job list CHANNEL [--json]\n"
+    "       sheaf job show|pause|resume|cancel [TENANT/]NAME CHANNEL [--json]\n"
+    "       sheaf job status --state DIR [--json]\n"
     "       sheaf job watch --state DIR [--job [TENANT/]NAME] [--network FILE --data FILE [--labels FILE]]\n"
     "                       [--label NAME] [--wait S] [--json]\n"
     "\n"
-    "Reads the state folder of a sheafd on this machine (server.state of its config); the service may run or not.\n"
+    "Ask a running sheafd:\n"
+    "  list     one line a job: rounds released, the open round, the newest model\n"
+    "  show     the same of one job, and what was refused, by reason\n"
+    "  pause    the open round keeps what it has; devices that are in it may bring their updates, no others are\n"
+    "           admitted, nothing is reduced, no deadline passes; until resume, also over restarts\n"
+    "  resume   go on\n"
+    "  cancel   end the job for good; its devices are told, its models stay\n"
     "\n"
+    "CHANNEL is one of\n" SHEAF_CHANNEL_HELP "\n"
+    "Read the state folder of a sheafd on this machine (server.state of its config), which may run or not:\n"
     "  status   one line a job: rounds released, the open round, the newest model; and refusals by reason\n"
     "  watch    one line a round, from the first on, until the job has ended; failed attempts too\n"
     "\n"
@@ -31,7 +44,7 @@ static const char help[] =
     "  --wait S          seconds to wait for the state folder to appear, 0 to 999999 (default 0)\n"
     "  --json            one JSON object a line\n"
     "\n"
-    "exit codes: 0 done, 1 the job was given up, 2 usage, 3 bad input, 4 environment\n";
+    "exit codes: 0 done, 1 the job was given up or the service refused, 2 usage, 3 bad input, 4 environment\n";
 
 typedef struct {
     const char *state, *job, *network, *data, *labels, *label, *wait;
@@ -66,6 +79,12 @@ static int read_choices(int count, char **arguments, choices *out) {
     if (out->wait != NULL && (strspn(out->wait, "0123456789") != strlen(out->wait) || *out->wait == '\0' ||
                               strlen(out->wait) > WAIT_DIGITS_MAX))
         return sheaf_tool_usage("job", help, "--wait: '%s' is no whole number of seconds up to 999999", out->wait);
+    if (strcmp(arguments[0], "status") == 0) {
+        for (size_t o = 1; o < sizeof options / sizeof options[0]; o++) {
+            if (*options[o].value != NULL)
+                return sheaf_tool_usage("job", help, "status does not take %s", options[o].name);
+        }
+    }
     if (out->state == NULL) return sheaf_tool_usage("job", help, "--state DIR is missing");
     if ((out->network == NULL) != (out->data == NULL))
         return sheaf_tool_usage("job", help, "--network and --data go together");
@@ -117,7 +136,7 @@ static void print_job(const status_view *view, const sheaf_job_summary *job) {
     (void)view;
     sheaf_hex(job->model, SHEAF_DIGEST_BYTES, text);
     printf("%s/%s: %s, %" PRIu64 " rounds released, ", job->tenant, job->name,
-           job->ended == SHEAF_AGAIN ? "running"
+           job->ended == SHEAF_AGAIN ? (job->paused ? "paused" : "running")
            : job->ended == SHEAF_OK  ? "finished"
                                      : sheaf_status_name(job->ended),
            job->released);
@@ -136,11 +155,12 @@ static sheaf_status show_job(const sheaf_job_summary *job, void *context) {
         json_decref(view->refusals);
         return status;
     }
-    json_t *row = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o}", "tenant", job->tenant, "job", job->name,
-                            "status", job->ended == SHEAF_AGAIN ? "running" : sheaf_status_name(job->ended), "rounds",
-                            (json_int_t)job->released, "open_round", (json_int_t)job->open_round, "open_attempt",
-                            (json_int_t)job->open_attempt, "open_accepted", (json_int_t)job->open_accepted,
-                            "model_digest", hex(job->model), "refusals", view->refusals);
+    json_t *row =
+        json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o}", "tenant", job->tenant, "job", job->name, "status",
+                  job->ended == SHEAF_AGAIN ? (job->paused ? "paused" : "running") : sheaf_status_name(job->ended),
+                  "rounds", (json_int_t)job->released, "open_round", (json_int_t)job->open_round, "open_attempt",
+                  (json_int_t)job->open_attempt, "open_accepted", (json_int_t)job->open_accepted, "model_digest",
+                  hex(job->model), "refusals", view->refusals);
     json_array_append_new(view->jobs, row);
     return status;
 }
@@ -322,12 +342,14 @@ static int watch(const choices *chosen) {
 }
 
 int sheaf_verb_job(int count, char **arguments) {
-    if (count < 2) return sheaf_tool_usage("job", help, "which? status or watch");
+    if (count < 2) return sheaf_tool_usage("job", help, "which? list, show, pause, resume, cancel, status or watch");
     if (strcmp(arguments[1], "--help") == 0 || strcmp(arguments[1], "help") == 0 ||
         (count > 2 && strcmp(arguments[2], "--help") == 0)) {
         fputs(help, stdout);
         return SHEAF_EXIT_OK;
     }
+    int ordered = sheaf_job_order_run(count - 1, arguments + 1, help);
+    if (ordered >= 0) return ordered;
     choices chosen = {NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0};
     int code = read_choices(count - 1, arguments + 1, &chosen);
     if (code != SHEAF_EXIT_OK) return code;

@@ -27,6 +27,8 @@ int sheaf_tool_usage(const char *verb, const char *help, const char *format, ...
 
 int sheaf_verb_aggregate(int count, char **arguments);
 int sheaf_verb_pki(int count, char **arguments);
+int sheaf_verb_client(int count, char **arguments);
+int sheaf_verb_round(int count, char **arguments);
 int sheaf_verb_job(int count, char **arguments);
 int sheaf_verb_model(int count, char **arguments);
 int sheaf_verb_data(int count, char **arguments);

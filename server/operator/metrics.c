@@ -1,0 +1,158 @@
+/* metrics.c - figures for Prometheus, in its text format 0.0.4. docs/OPERATING.md says what each is good for.
+ *
+ * Names and labels are ours and need no escaping: sheaf_name_ok allows no quote, backslash or line break. */
+#include <event2/buffer.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "server/operator/call.h"
+
+typedef struct {
+    const sheaf_call *call;
+    struct evbuffer *out;
+} page;
+
+static void head(const page *to, const char *name, const char *type, const char *help) {
+    (void)evbuffer_add_printf(to->out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void plain(const page *to, const char *name, const char *type, const char *help, double value) {
+    head(to, name, type, help);
+    (void)evbuffer_add_printf(to->out, "%s %.17g\n", name, value);
+}
+
+/* --- of jobs ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+    const char *name, *type, *help;
+    double (*value)(const sheaf_job *job, const sheaf_round_view *view);
+} job_figure;
+
+static double up(const sheaf_job *job, const sheaf_round_view *view) { return (void)job, view->ended == SHEAF_AGAIN; }
+static double paused(const sheaf_job *job, const sheaf_round_view *view) { return (void)job, view->paused; }
+static double failing(const sheaf_job *job, const sheaf_round_view *view) {
+    return (void)job, view->failing != SHEAF_OK;
+}
+static double round_number(const sheaf_job *job, const sheaf_round_view *view) {
+    return (void)job, (double)view->round;
+}
+static double attempt(const sheaf_job *job, const sheaf_round_view *view) { return (void)job, view->attempt; }
+static double accepted(const sheaf_job *job, const sheaf_round_view *view) { return (void)job, view->accepted; }
+static double joined(const sheaf_job *job, const sheaf_round_view *view) { return (void)job, view->joined; }
+static double target(const sheaf_job *job, const sheaf_round_view *view) {
+    return (void)view, sheaf_job_config_of(job)->cohort.target;
+}
+static double updates(const sheaf_job *job, const sheaf_round_view *view) {
+    return (void)job, (double)view->accepted_total;
+}
+static double bytes(const sheaf_job *job, const sheaf_round_view *view) { return (void)job, (double)view->bytes_total; }
+static double released(const sheaf_job *job, const sheaf_round_view *view) {
+    return (void)job, (double)view->released_total;
+}
+static double failed(const sheaf_job *job, const sheaf_round_view *view) {
+    return (void)job, (double)view->failed_total;
+}
+
+static const job_figure job_figures[] = {
+    {"sheaf_job_running", "gauge", "1 until the job has ended.", up},
+    {"sheaf_job_paused", "gauge", "1 while an operator has paused the job.", paused},
+    {"sheaf_job_failing", "gauge", "1 while disk or database keep the job from going on.", failing},
+    {"sheaf_job_round", "gauge", "Number of the open round.", round_number},
+    {"sheaf_job_attempt", "gauge", "Attempt of the open round.", attempt},
+    {"sheaf_job_round_accepted", "gauge", "Updates accepted in the open round.", accepted},
+    {"sheaf_job_round_joined", "gauge", "Devices admitted to the open round.", joined},
+    {"sheaf_job_cohort_target", "gauge", "Accepted updates at which the round is reduced.", target},
+    {"sheaf_updates_accepted_total", "counter", "Updates accepted since the service started.", updates},
+    {"sheaf_update_bytes_total", "counter", "Bytes of accepted updates since the service started.", bytes},
+    {"sheaf_rounds_released_total", "counter", "Rounds released since the service started.", released},
+    {"sheaf_rounds_failed_total", "counter", "Attempts of rounds that failed since the service started.", failed},
+};
+
+static void job_lines(const page *to, const job_figure *figure) {
+    const sheaf_operator_options *options = &to->call->operator->options;
+    head(to, figure->name, figure->type, figure->help);
+    for (size_t i = 0; i < options->job_count; i++) {
+        const sheafd_job_config *config = sheaf_job_config_of(options->jobs[i]);
+        sheaf_round_view view;
+        if (!sheaf_call_may_see(to->call, config->tenant)) continue;
+        sheaf_job_look(options->jobs[i], &view);
+        (void)evbuffer_add_printf(to->out, "%s{tenant=\"%s\",job=\"%s\"} %.17g\n", figure->name, config->tenant,
+                                  config->name, figure->value(options->jobs[i], &view));
+    }
+}
+
+/* --- refusals ----------------------------------------------------------------------------------------------------- */
+
+static void refusal_lines(const page *to, const sheaf_refusals *refusals, const char *tenant, const char *job) {
+    for (int i = 0; i < SHEAF_REFUSAL_COUNT; i++) {
+        uint64_t count = atomic_load(&refusals->since_start[i]);
+        if (count == 0) continue;
+        const char *reason = sheaf_status_name(sheaf_status_from_number(SHEAF_REFUSAL_FIRST + i));
+        (void)evbuffer_add_printf(to->out, "sheaf_refused_total{tenant=\"%s\",job=\"%s\",reason=\"%s\"} %" PRIu64 "\n",
+                                  tenant, job, reason, count);
+    }
+}
+
+static void all_refusals(const page *to) {
+    const sheaf_operator_options *options = &to->call->operator->options;
+    head(to, "sheaf_refused_total", "counter", "Refused requests and peers since the service started, by reason.");
+    for (size_t i = 0; i < options->job_count; i++) {
+        const sheafd_job_config *config = sheaf_job_config_of(options->jobs[i]);
+        if (sheaf_call_may_see(to->call, config->tenant))
+            refusal_lines(to, sheaf_job_refusals(options->jobs[i]), config->tenant, config->name);
+    }
+    if (to->call->tenant == NULL) refusal_lines(to, options->refusals, "", "");
+}
+
+/* --- of the process ----------------------------------------------------------------------------------------------- */
+
+static double resident_bytes(void) {
+    unsigned long long pages = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (file == NULL) return 0;
+    int found = fscanf(file, "%llu %llu", &pages, &resident);
+    fclose(file);
+    return found == 2 ? (double)resident * (double)sysconf(_SC_PAGESIZE) : 0;
+}
+
+static void process_lines(const page *to) {
+    const sheaf_operator *operator= to->call->operator;
+    struct rusage usage;
+    head(to, "sheaf_build_info", "gauge", "1; its label is the version.");
+    (void)evbuffer_add_printf(to->out, "sheaf_build_info{version=\"%s\"} 1\n", SHEAF_VERSION);
+    plain(to, "process_start_time_seconds", "gauge", "When the service started, in Unix seconds.",
+          (double)operator->started_unix_ms / 1000.0);
+    plain(to, "process_resident_memory_bytes", "gauge", "Memory in use.", resident_bytes());
+    if (getrusage(RUSAGE_SELF, &usage) == 0)
+        plain(to, "process_cpu_seconds_total", "counter", "Processor time used.",
+              (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+                  (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6);
+    plain(to, "sheaf_clients_seen", "gauge", "Devices that have spoken since the service started.",
+          sheaf_clients_count(operator->options.clients));
+    head(to, "sheaf_operator_connections", "gauge", "Open connections of this channel.");
+    (void)evbuffer_add_printf(to->out, "sheaf_operator_connections{listener=\"local\"} %u\n",
+                              sheaf_http_connections(operator->local));
+    if (operator->remote != NULL)
+        (void)evbuffer_add_printf(to->out, "sheaf_operator_connections{listener=\"https\"} %u\n",
+                                  sheaf_http_connections(operator->remote));
+}
+
+void sheaf_get_metrics(sheaf_call *call) {
+    const page to = {call, evbuffer_new()};
+    if (to.out == NULL) {
+        sheaf_call_answer(call, 500, NULL);
+        return;
+    }
+    process_lines(&to);
+    for (size_t i = 0; i < sizeof job_figures / sizeof job_figures[0]; i++) job_lines(&to, &job_figures[i]);
+    all_refusals(&to);
+    size_t size = evbuffer_get_length(to.out);
+    const sheaf_http_reply reply = {.code = 200,
+                                    .type = "text/plain; version=0.0.4; charset=utf-8",
+                                    .body = sheaf_span_of(evbuffer_pullup(to.out, -1), size)};
+    sheaf_http_answer(call->exchange, &reply);
+    evbuffer_free(to.out);
+}
