@@ -59,7 +59,7 @@ static void open_keys(core_device *device, const pki_kit_files *files) {
     sheaf_certificate_unref(certificate);
 }
 
-static void open_device(core_fleet *fleet, unsigned index, uint64_t seed, const lossy_odds *odds) {
+static void open_device(core_fleet *fleet, unsigned index) {
     core_device *device = &fleet->device[index];
     (void)snprintf(device->name, sizeof device->name, "d%02u", index);
     const pki_kit_files *files = pki_kit_issue(fleet->kit.pki, "device", device->name, NULL);
@@ -71,9 +71,10 @@ static void open_device(core_fleet *fleet, unsigned index, uint64_t seed, const 
         .exchanges_max = 1,
         .connections_max = 1};
     open_keys(device, files);
-    lossy_link_open(&device->link, &sheaf_transport_inproc, &link, seed * 1000 + index, odds);
-    edge_world_open(&device->world, fleet->rounds);
-    device->world.random = (uint32_t)seed * 31 + index;
+    lossy_link_open(&device->link, fleet->options.carrier, &link, fleet->options.seed * 1000 + index,
+                    &fleet->options.odds);
+    edge_world_open(&device->world, fleet->options.rounds);
+    device->world.random = (uint32_t)fleet->options.seed * 31 + index;
     device->world.examples = 10 + index;
     sheaf_edge_options *options = &device->world.options;
     options->tenant = "acme";
@@ -81,30 +82,32 @@ static void open_device(core_fleet *fleet, unsigned index, uint64_t seed, const 
     options->client = device->name;
     options->transport = lossy_link_port(&device->link);
     options->signer = (sheaf_edge_signer){own_fingerprint, sign, verify_peer, device};
-    options->reply_ms = 25 * CORE_FLEET_HASTE;
+    options->reply_ms = (fleet->options.carrier == &sheaf_transport_inproc ? 25 : 250) * CORE_FLEET_HASTE;
     options->on_event = on_event;
     options->event_context = device;
     need(edge_world_start(&device->world) == SHEAF_OK, "device", device->name);
 }
 
-void core_fleet_open(core_fleet *fleet, unsigned devices, uint64_t rounds, uint32_t values, uint64_t seed,
-                     const lossy_odds *odds) {
+void core_fleet_open(core_fleet *fleet, const core_fleet_options *options) {
     char yaml[200];
+    unsigned devices = options->devices;
     memset(fleet, 0, sizeof *fleet);
     need(devices <= CORE_FLEET_MOST, "devices", "too many");
-    fleet->devices = devices;
-    fleet->rounds = rounds;
-    fleet->kit.values = values;
+    fleet->options = *options;
+    if (options->carrier == NULL) fleet->options.carrier = &sheaf_transport_inproc;
+    fleet->kit.values = options->values;
+    fleet->kit.address = options->address;
+    fleet->kit.program = options->program;
     fleet->began_ms = now_ms();
     (void)snprintf(yaml, sizeof yaml,
                    "    rounds: %" PRIu64 "\n    cohort: {minimum: %u, target: %u, maximum: %u}\n    progress_s: 600\n",
-                   rounds, devices, devices, devices);
+                   options->rounds, devices, devices, devices);
     service_kit_start(&fleet->kit, yaml);
-    for (unsigned i = 0; i < devices; i++) open_device(fleet, i, seed, odds);
+    for (unsigned i = 0; i < devices; i++) open_device(fleet, i);
 }
 
 void core_fleet_close(core_fleet *fleet) {
-    for (unsigned i = 0; i < fleet->devices; i++) {
+    for (unsigned i = 0; i < fleet->options.devices; i++) {
         edge_world_close(&fleet->device[i].world);
         lossy_link_close(&fleet->device[i].link);
         sheaf_signer_free(fleet->device[i].signer);
@@ -130,7 +133,7 @@ static int poll_device(core_fleet *fleet, core_device *device) {
 int core_fleet_step(core_fleet *fleet) {
     const struct timespec pause = {0, 200000};
     unsigned running = 0, busy = 0;
-    for (unsigned i = 0; i < fleet->devices; i++) {
+    for (unsigned i = 0; i < fleet->options.devices; i++) {
         if (fleet->device[i].ended) continue;
         running++;
         busy += (unsigned)poll_device(fleet, &fleet->device[i]);
@@ -148,11 +151,11 @@ int core_fleet_run(core_fleet *fleet, unsigned seconds) {
 }
 
 int core_fleet_counted(core_fleet *fleet, uint8_t digest[SHEAF_DIGEST_BYTES]) {
-    long long due = (long long)(fleet->devices * fleet->rounds);
+    long long due = (long long)(fleet->options.devices * fleet->options.rounds);
     int counted = service_kit_query(&fleet->kit, "SELECT count(*) FROM updates") == due &&
                   service_kit_query(&fleet->kit, "SELECT count(DISTINCT client || round) FROM updates") == due;
     memcpy(digest, fleet->device[0].model, SHEAF_DIGEST_BYTES);
-    for (unsigned i = 0; i < fleet->devices; i++) {
+    for (unsigned i = 0; i < fleet->options.devices; i++) {
         if (memcmp(digest, fleet->device[i].model, SHEAF_DIGEST_BYTES) != 0) counted = 0;
     }
     return counted;

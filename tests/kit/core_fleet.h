@@ -28,16 +28,24 @@ typedef struct {
 } core_device;
 
 typedef struct {
-    service_kit kit;
     unsigned devices;
     uint64_t rounds;
+    uint32_t values; /* of the model */
+    uint64_t seed;
+    lossy_odds odds;
+    const sheaf_transport *carrier; /* NULL: inproc */
+    const char *address, *program;  /* as in service_kit */
+} core_fleet_options;
+
+typedef struct {
+    core_fleet_options options;
+    service_kit kit;
     core_device device[CORE_FLEET_MOST];
     uint64_t began_ms;
 } core_fleet;
 
-/* A job of `rounds` over a model of `values`; every device takes part in every round. */
-void core_fleet_open(core_fleet *fleet, unsigned devices, uint64_t rounds, uint32_t values, uint64_t seed,
-                     const lossy_odds *odds);
+/* A job in which every device takes part in every round. */
+void core_fleet_open(core_fleet *fleet, const core_fleet_options *options);
 void core_fleet_close(core_fleet *fleet);
 /* One poll of every device that has not ended, and a short nap if none of them had anything to do. 0 when all ended. */
 int core_fleet_step(core_fleet *fleet);

@@ -80,7 +80,7 @@ static void pass(lossy_link *lossy, lossy_queue *queue, sheaf_span bytes) {
 /* ---- the carrier below ---- */
 
 static int free_lane(const lossy_link *lossy) {
-    for (unsigned i = 0; i < LOSSY_LANES; i++) {
+    for (unsigned i = 0; i < lossy->odds.lanes; i++) {
         if (!lossy->busy[i]) return (int)i;
     }
     return -1;
@@ -99,11 +99,12 @@ static void move_up(lossy_link *lossy) {
 
 static void move_down(lossy_link *lossy) {
     sheaf_problem problem = {SHEAF_OK, ""};
-    for (unsigned i = 0; i < LOSSY_LANES; i++) {
+    for (unsigned i = 0; i < lossy->odds.lanes; i++) {
         if (!lossy->busy[i]) continue;
         sheaf_status status = lossy->carrier->receive(lossy->lanes[i], &lossy->in, &problem);
         if (status == SHEAF_AGAIN) continue;
         lossy->busy[i] = 0;
+        if (status != SHEAF_OK && lossy->odds.lanes == 1) lossy->failed = status;
         if (status != SHEAF_OK) continue;
         lossy->spoke = i;
         pass(lossy, &lossy->down, sheaf_buffer_span(&lossy->in));
@@ -125,8 +126,10 @@ static sheaf_status port_receive(uint8_t *frame, size_t capacity, size_t *size, 
     move_up(lossy);
     move_down(lossy);
     lossy_frame *first = first_due(&lossy->down);
-    if (first == NULL) return SHEAF_AGAIN;
-    sheaf_status status = first->size <= capacity ? SHEAF_OK : SHEAF_E_TOO_LARGE;
+    sheaf_status status = lossy->failed != SHEAF_OK ? lossy->failed : SHEAF_AGAIN;
+    lossy->failed = SHEAF_OK;
+    if (first == NULL) return status;
+    status = first->size <= capacity ? SHEAF_OK : SHEAF_E_TOO_LARGE;
     *size = first->size;
     if (status == SHEAF_OK && first->size > 0) memcpy(frame, first->bytes, first->size);
     pop(&lossy->down, first);
@@ -134,7 +137,10 @@ static sheaf_status port_receive(uint8_t *frame, size_t capacity, size_t *size, 
 }
 
 /* What is on its way stays on its way: the answer to a request that was given up may still come. */
-static void port_cancel(void *context) { (void)context; }
+static void port_cancel(void *context) {
+    lossy_link *lossy = context;
+    if (lossy->odds.lanes == 1) lossy_link_cut(lossy);
+}
 
 static sheaf_status port_peer(uint8_t fingerprint[SHEAF_EDGE_DIGEST_BYTES], void *context) {
     sheaf_certificate *peer = lossy_link_peer(context);
@@ -153,32 +159,44 @@ sheaf_certificate *lossy_link_peer(lossy_link *lossy) { return lossy->carrier->p
 void lossy_link_cut(lossy_link *lossy) {
     drain(&lossy->up);
     drain(&lossy->down);
-    for (unsigned i = 0; i < LOSSY_LANES; i++) {
+    for (unsigned i = 0; i < lossy->odds.lanes; i++) {
         lossy->carrier->cancel(lossy->lanes[i]);
         lossy->busy[i] = 0;
     }
 }
 
+static void open_lanes(lossy_link *lossy) {
+    sheaf_problem problem = {SHEAF_OK, ""};
+    for (unsigned i = 0; i < lossy->odds.lanes; i++) {
+        need(lossy->carrier->open_link(&lossy->options, &lossy->lanes[i], &problem) == SHEAF_OK, "link", problem.text);
+    }
+}
+
+void lossy_link_break(lossy_link *lossy) {
+    lossy_link_cut(lossy);
+    for (unsigned i = 0; i < lossy->odds.lanes; i++) lossy->carrier->close(lossy->lanes[i]);
+    open_lanes(lossy);
+}
+
 void lossy_link_open(lossy_link *lossy, const sheaf_transport *carrier, const sheaf_transport_options *options,
                      uint64_t seed, const lossy_odds *odds) {
-    sheaf_problem problem = {SHEAF_OK, ""};
     memset(lossy, 0, sizeof *lossy);
     lossy->carrier = carrier;
     lossy->state = seed;
     lossy->odds = *odds;
+    if (odds->lanes == 0) lossy->odds.lanes = LOSSY_LANES;
     lossy->in.data = malloc(FRAME_BYTES);
     lossy->in.capacity = FRAME_BYTES;
     need(lossy->in.data != NULL, "frame", "memory");
-    for (unsigned i = 0; i < LOSSY_LANES; i++) {
-        need(carrier->open_link(options, &lossy->lanes[i], &problem) == SHEAF_OK, "link", problem.text);
-    }
+    lossy->options = *options;
+    open_lanes(lossy);
 }
 
 void lossy_link_close(lossy_link *lossy) {
     if (lossy->carrier == NULL) return;
     drain(&lossy->up);
     drain(&lossy->down);
-    for (unsigned i = 0; i < LOSSY_LANES; i++) lossy->carrier->close(lossy->lanes[i]);
+    for (unsigned i = 0; i < lossy->odds.lanes; i++) lossy->carrier->close(lossy->lanes[i]);
     free(lossy->in.data);
     memset(lossy, 0, sizeof *lossy);
 }

@@ -20,6 +20,7 @@
 typedef struct {
     unsigned drop, twice, late; /* percent of the frames in each direction */
     uint32_t late_ms;           /* at most so late */
+    unsigned lanes;             /* links below; 0: LOSSY_LANES. With one, a failed link is told to the core */
 } lossy_odds;
 
 typedef struct {
@@ -45,9 +46,11 @@ typedef struct {
     const sheaf_transport *carrier;
     sheaf_link *lanes[LOSSY_LANES];
     int busy[LOSSY_LANES];
-    unsigned spoke; /* the lane that the last answer came by */
+    sheaf_status failed; /* of the only lane, not told yet */
+    unsigned spoke;      /* the lane that the last answer came by */
     sheaf_buffer in;
     lossy_queue up, down;
+    sheaf_transport_options options; /* what its pointers name must live as long as the link */
     lossy_odds odds;
     lossy_counts counts;
     uint64_t state; /* of the random numbers */
@@ -65,3 +68,5 @@ sheaf_edge_transport lossy_link_port(lossy_link *lossy);
 sheaf_certificate *lossy_link_peer(lossy_link *lossy);
 /* All that is on its way is lost, in both directions. */
 void lossy_link_cut(lossy_link *lossy);
+/* The same, and the connections end; new ones begin. */
+void lossy_link_break(lossy_link *lossy);

@@ -1,9 +1,12 @@
 #include "tests/kit/service_kit.h"
 
 #include <inttypes.h>
+#include <signal.h>
+#include <spawn.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -12,6 +15,8 @@
 #include "common/safetensors.h"
 #include "server/queue.h"
 #include "server/store/checkpoint.h"
+
+extern char **environ;
 
 static void need(int ok, const char *what, const char *detail) {
     if (ok) return;
@@ -39,19 +44,33 @@ void service_kit_configure(service_kit *kit, const char *job_yaml) {
     const pki_kit_files *aggregator = pki_kit_issue(kit->pki, "aggregator", "aggregator", NULL);
     FILE *file = fopen(kit->config_path, "w");
     need(file != NULL, "config", kit->config_path);
+    int past_broker = strncmp(kit->url, "mqtts://", 8) == 0;
     fprintf(file,
-            "server:\n  listen: %s\n  state: %s\n  certificate: %s\n  key: %s\n  ca: %s\n  workers: %d\n"
+            "broker: {url: '%s'}\n"
+            "server:\n  listen: '%s'\n  state: %s\n  certificate: %s\n  key: %s\n  ca: %s\n  workers: %d\n"
             "limits:\n  chunk_bytes: 1KiB\n  uploads: 4\n"
             "log:\n  file: %s/service.log\n"
             "jobs:\n  - tenant: acme\n    name: job\n    initial_model: %s/initial.safetensors\n"
             "    plan: {learning_rate: 0.1}\n%s",
-            kit->url, kit->state, aggregator->certificate, aggregator->key, pki_kit_ca(kit->pki),
-            kit->workers == 0 ? 2 : kit->workers, kit->folder, kit->folder, job_yaml);
+            past_broker ? kit->url : "", past_broker ? "" : kit->url, kit->state, aggregator->certificate,
+            aggregator->key, pki_kit_ca(kit->pki), kit->workers == 0 ? 2 : kit->workers, kit->folder, kit->folder,
+            job_yaml);
     fclose(file);
+}
+
+static void start_program(service_kit *kit) {
+    char *const arguments[] = {(char *)(uintptr_t)kit->program, "--config", kit->config_path, NULL};
+    pid_t process = 0;
+    need(posix_spawn(&process, kit->program, NULL, NULL, arguments, environ) == 0, "program", kit->program);
+    kit->process = process;
 }
 
 static void open_service(service_kit *kit) {
     sheaf_problem problem = {SHEAF_OK, ""};
+    if (kit->program != NULL) {
+        start_program(kit);
+        return;
+    }
     need(sheafd_config_load(kit->config_path, &kit->config, &problem) == SHEAF_OK, "config", problem.text);
     need(sheaf_log_configure(SHEAF_LOG_INFO, 0, kit->config.log.file) == SHEAF_OK, "log", kit->config.log.file);
     need(sheaf_service_open(&kit->config, &kit->service, &problem) == SHEAF_OK, "service", problem.text);
@@ -64,9 +83,12 @@ void service_kit_start(service_kit *kit, const char *job_yaml) {
     memset(kit, 0, sizeof *kit);
     kit->workers = asked.workers;
     kit->values = asked.values == 0 ? DEVICE_VALUES : asked.values;
+    kit->address = asked.address;
+    kit->program = asked.program;
     kit->pki = pki_kit_make();
     kit->folder = pki_kit_folder(kit->pki);
     (void)snprintf(kit->url, sizeof kit->url, "inproc://service-%d-%d", (int)getpid(), serial++);
+    if (kit->address != NULL) (void)snprintf(kit->url, sizeof kit->url, "%s", kit->address);
     (void)snprintf(kit->config_path, sizeof kit->config_path, "%s/service.yaml", kit->folder);
     (void)snprintf(kit->state, sizeof kit->state, "%s/state", kit->folder);
     (void)snprintf(path, sizeof path, "%s/initial.safetensors", kit->folder);
@@ -76,6 +98,12 @@ void service_kit_start(service_kit *kit, const char *job_yaml) {
 }
 
 void service_kit_stop_service(service_kit *kit) {
+    if (kit->process > 0) {
+        (void)kill(kit->process, SIGKILL);
+        (void)waitpid(kit->process, NULL, 0);
+        kit->process = 0;
+        return;
+    }
     sheaf_service_close(kit->service);
     kit->service = NULL;
     sheafd_config_free(&kit->config);
@@ -87,7 +115,7 @@ void service_kit_restart(service_kit *kit) {
 }
 
 void service_kit_stop(service_kit *kit) {
-    if (kit->service != NULL) service_kit_stop_service(kit);
+    if (kit->service != NULL || kit->process > 0) service_kit_stop_service(kit);
     pki_kit_free(kit->pki);
 }
 

@@ -18,9 +18,14 @@
 typedef struct {
     int workers;     /* set before start; 0: 2 */
     uint32_t values; /* set before start: of the model; 0: DEVICE_VALUES */
+    /* set before start: an address for the service; NULL: one of the in-process carrier. mqtts:// is a broker's. */
+    const char *address;
+    /* set before start: this sheafd runs as a process of its own, and `service` stays NULL; stopping it is a kill -9. */
+    const char *program;
+    int process;
     pki_kit *pki;
     const char *folder; /* of the kit: service.yaml, initial.safetensors, state/ */
-    char url[64];
+    char url[256];
     char config_path[1024];
     char state[1024];
     sheafd_config config;

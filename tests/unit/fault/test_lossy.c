@@ -16,11 +16,11 @@
 #define SECONDS  60u
 #define RESTARTS 2u
 
-static const lossy_odds calm = {0, 0, 0, 0}, bad = {20, 5, 10, 30};
+static const lossy_odds calm = {0, 0, 0, 0, 0}, bad = {20, 5, 10, 30, 0};
 
 static lossy_counts add(const core_fleet *fleet) {
     lossy_counts sum = {0, 0, 0, 0};
-    for (unsigned i = 0; i < fleet->devices; i++) {
+    for (unsigned i = 0; i < fleet->options.devices; i++) {
         const lossy_counts *one = &fleet->device[i].link.counts;
         sum.frames += one->frames;
         sum.dropped += one->dropped;
@@ -41,7 +41,9 @@ static void run_with_restarts(core_fleet *fleet, uint64_t seed, unsigned restart
 
 static lossy_counts job(uint64_t seed, const lossy_odds *odds, unsigned restarts, uint8_t digest[SHEAF_DIGEST_BYTES]) {
     static core_fleet fleet;
-    core_fleet_open(&fleet, DEVICES, ROUNDS, VALUES, seed, odds);
+    const core_fleet_options options = {
+        .devices = DEVICES, .rounds = ROUNDS, .values = VALUES, .seed = seed, .odds = *odds};
+    core_fleet_open(&fleet, &options);
     run_with_restarts(&fleet, seed, restarts);
     assert_int_equal(core_fleet_counted(&fleet, digest), 1);
     for (unsigned i = 0; i < DEVICES; i++) {
