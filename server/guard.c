@@ -62,7 +62,12 @@ static int is_anybody(void *context, const sheaf_certificate *peer) {
     return 1;
 }
 
-static void do_what_is_due(sheaf_guard *guard, sheaf_ends *ends, uint64_t now_ns) {
+/* They may have the key of a cast under way. */
+static void renew_casts(sheaf_job **jobs, size_t job_count) {
+    for (size_t i = 0; i < job_count; i++) sheaf_job_renew_casts(jobs[i]);
+}
+
+static void do_what_is_due(sheaf_guard *guard, sheaf_ends *ends, sheaf_job **jobs, size_t job_count, uint64_t now_ns) {
     if (now_ns >= guard->renewed_ns) {
         /* They judge what we sign by the certificate that their connection showed: so all come back for the new one. */
         unsigned count = sheaf_ends_expel(ends, is_anybody, NULL);
@@ -70,7 +75,7 @@ static void do_what_is_due(sheaf_guard *guard, sheaf_ends *ends, uint64_t now_ns
         guard->renewed_ns = SHEAF_NEVER_NS;
     }
     if (now_ns < guard->expel_ns) return;
-    (void)sheaf_ends_expel(ends, no_longer_holds, guard);
+    if (sheaf_ends_expel(ends, no_longer_holds, guard) > 0) renew_casts(jobs, job_count);
     guard->expel_ns = now_ns + REVISIT_NS;
 }
 
@@ -83,5 +88,5 @@ void sheaf_guard_watch(sheaf_guard *guard, sheaf_ends *ends, sheaf_job **jobs, s
         for (size_t i = 0; i < job_count; i++) sheaf_job_wake(jobs[i]);
         guard->renewed_ns = now_ns + SETTLE_NS;
     }
-    do_what_is_due(guard, ends, now_ns);
+    do_what_is_due(guard, ends, jobs, job_count, now_ns);
 }

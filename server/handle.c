@@ -54,30 +54,70 @@ static void handle_progress(sheaf_request *request, sheaf_job *job, sheaf_buffer
     post(request, job, SHEAF_ON_PROGRESS);
 }
 
-static void handle_model(sheaf_request *request, sheaf_job *job, sheaf_buffer *scratch) {
+/* Many devices want the whole version: it is cast once for all. 1 when the device was told so. */
+static int answered_by_cast(sheaf_request *request, sheaf_job *job, const sheaf_version *version,
+                            const sheaf_difference *difference, sheaf_buffer *scratch) {
     const sheaf_handlers *handlers = request->service;
     const sheaf_v1_ModelQuery *query = &request->message.body.model;
-    sheaf_version *version = sheaf_shelf_take(sheaf_job_shelf(job));
-    const sheaf_model *model = &version->model;
+    sheaf_caster *caster = sheaf_job_caster(job, request->end);
+    sheaf_cast_group group;
+    if (caster == NULL) return 0;
+    int wants = query->can_join && query->offset == 0 && query->bytes_max >= handlers->chunk_bytes &&
+                difference->same_total < version->model.stream_bytes / 2;
+    if (!wants) {
+        sheaf_caster_note_pull(caster, version, request->message.client);
+        return 0;
+    }
+    if (sheaf_caster_join(caster, version, request->message.client, &group) != SHEAF_OK) return 0;
+    sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
+    sheaf_v1_ModelCast *cast = &reply.body.cast;
+    reply.which_body = sheaf_v1_Reply_cast_tag;
+    cast->group.size = sizeof group.id;
+    cast->key.size = sizeof group.key;
+    memcpy(cast->group.bytes, group.id, sizeof group.id);
+    memcpy(cast->key.bytes, group.key, sizeof group.key);
+    cast->total_bytes = version->model.stream_bytes;
+    sheaf_request_reply(request, &reply, sheaf_span_of(NULL, 0), scratch);
+    sheaf_wipe(&group, sizeof group);
+    sheaf_wipe(&reply, sizeof reply);
+    return 1;
+}
+
+static void answer_part(sheaf_request *request, sheaf_job *job, const sheaf_version *version,
+                        const sheaf_difference *difference, sheaf_buffer *scratch) {
+    const sheaf_handlers *handlers = request->service;
+    const sheaf_v1_ModelQuery *query = &request->message.body.model;
+    sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
+    reply.which_body = sheaf_v1_Reply_model_tag;
+    reply.body.model.offset = query->offset;
+    reply.body.model.total_bytes = version->model.stream_bytes;
+    reply.body.model.same_bytes = difference->same_bytes;
+    uint64_t bytes = difference->same_bytes > 0 ? 0 : difference->plain_bytes;
+    if (bytes > query->bytes_max) bytes = query->bytes_max;
+    if (bytes > handlers->chunk_bytes) bytes = handlers->chunk_bytes;
+    sheaf_job_fetched(job, request->message.client, version, query->offset + difference->same_bytes + bytes);
+    sheaf_request_reply(request, &reply, sheaf_span_of(version->model.stream + query->offset, (size_t)bytes), scratch);
+}
+
+static void handle_model(sheaf_request *request, sheaf_job *job, sheaf_buffer *scratch) {
+    const sheaf_v1_ModelQuery *query = &request->message.body.model;
+    sheaf_shelf *shelf = sheaf_job_shelf(job);
+    sheaf_version *version = sheaf_shelf_take(shelf);
     int known = sheaf_span_equal(sheaf_span_of(query->digest.bytes, query->digest.size),
                                  sheaf_span_of(version->digest, SHEAF_DIGEST_BYTES));
     if (!known) {
         /* No fault of the device: the round moved on while it fetched. */
         sheaf_request_refuse(request, SHEAF_E_NOT_FOUND, "not the model version that is served now", scratch);
-    } else if (query->offset > model->stream_bytes) {
+    } else if (query->offset > version->model.stream_bytes) {
         refuse(request, job, SHEAF_E_TOO_LARGE, "offset is past the end of the model", scratch);
     } else {
-        uint64_t bytes = model->stream_bytes - query->offset;
-        if (bytes > query->bytes_max) bytes = query->bytes_max;
-        if (bytes > handlers->chunk_bytes) bytes = handlers->chunk_bytes;
-        sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
-        reply.which_body = sheaf_v1_Reply_model_tag;
-        reply.body.model.offset = query->offset;
-        reply.body.model.total_bytes = model->stream_bytes;
-        sheaf_job_fetched(job, request->message.client, version, query->offset + bytes);
-        sheaf_request_reply(request, &reply, sheaf_span_of(model->stream + query->offset, (size_t)bytes), scratch);
+        sheaf_difference difference;
+        sheaf_shelf_difference(shelf, version, sheaf_span_of(query->held.bytes, query->held.size), query->offset,
+                               &difference);
+        if (!answered_by_cast(request, job, version, &difference, scratch))
+            answer_part(request, job, version, &difference, scratch);
     }
-    sheaf_shelf_drop(sheaf_job_shelf(job), version);
+    sheaf_shelf_drop(shelf, version);
 }
 
 static void handle_offer(sheaf_request *request, sheaf_job *job, sheaf_buffer *scratch) {

@@ -24,6 +24,12 @@ struct sheaf_job {
     pthread_mutex_t readers_lock; /* guards the next two */
     sheaf_cohort *readers;        /* how far each device has fetched the version below */
     uint8_t read_version[SHEAF_DIGEST_BYTES];
+    pthread_mutex_t casters_lock; /* guards the next two */
+    struct {
+        const sheaf_end *end;
+        sheaf_caster *caster;
+    } casters[SHEAF_ENDS_MAX];
+    int casts_stopped;
     sheaf_round *round;
     sheaf_buffer scratch;
     pthread_t thread;
@@ -154,6 +160,7 @@ sheaf_status sheaf_job_open(const sheaf_job_options *options, sheaf_job **out, s
     sheaf_shelf_init(&job->shelf);
     pthread_mutex_init(&job->readers_lock, NULL);
     pthread_mutex_init(&job->view_lock, NULL);
+    pthread_mutex_init(&job->casters_lock, NULL);
     sheaf_status status = open_stores(job, problem);
     if (status == SHEAF_OK) status = start(job, problem);
     if (status == SHEAF_OK) {
@@ -171,6 +178,8 @@ void sheaf_job_close(sheaf_job *job) {
         sheaf_queue_close(job->events);
         (void)pthread_join(job->thread, NULL);
     }
+    sheaf_job_stop_casts(job);
+    for (size_t i = 0; i < SHEAF_ENDS_MAX; i++) sheaf_caster_free(job->casters[i].caster);
     sheaf_round_stop(job->round);
     sheaf_uploads_free(job->uploads);
     sheaf_queue_free(job->events);
@@ -178,6 +187,7 @@ void sheaf_job_close(sheaf_job *job) {
     sheaf_cohort_free(job->readers);
     pthread_mutex_destroy(&job->readers_lock);
     pthread_mutex_destroy(&job->view_lock);
+    pthread_mutex_destroy(&job->casters_lock);
     sheaf_database_close(job->database);
     free(job->scratch.data);
     free(job);
@@ -225,6 +235,63 @@ void sheaf_job_fetched(sheaf_job *job, const char *client, const sheaf_version *
     if (further) reader->done_permille = permille;
     pthread_mutex_unlock(&job->readers_lock);
     if (further) sheaf_job_moved(job);
+}
+
+static sheaf_caster *make_caster(sheaf_job *job, const sheaf_end *end) {
+    const sheaf_caster_options options = {.carrier = end->carrier,
+                                          .server = &end->server,
+                                          .shelf = &job->shelf,
+                                          .job = job->options.config->name,
+                                          .enough = job->options.config->cohort.target,
+                                          .devices_max = job->options.config->cohort.maximum,
+                                          .part_bytes = (uint32_t)job->options.service->limits.chunk_bytes,
+                                          .moved_ns = &job->moved_ns};
+    sheaf_caster *caster = NULL;
+    return sheaf_caster_make(&options, &caster) == SHEAF_OK ? caster : NULL;
+}
+
+sheaf_caster *sheaf_job_caster(sheaf_job *job, const sheaf_end *end) {
+    sheaf_caster *found = NULL;
+    if (end->carrier->cast == NULL) return NULL;
+    pthread_mutex_lock(&job->casters_lock);
+    for (size_t i = 0; i < SHEAF_ENDS_MAX && found == NULL && !job->casts_stopped; i++) {
+        if (job->casters[i].end == NULL) {
+            job->casters[i].caster = make_caster(job, end);
+            if (job->casters[i].caster == NULL) break;
+            job->casters[i].end = end;
+        }
+        if (job->casters[i].end == end) found = job->casters[i].caster;
+    }
+    pthread_mutex_unlock(&job->casters_lock);
+    return found;
+}
+
+void sheaf_job_renew_casts(sheaf_job *job) {
+    pthread_mutex_lock(&job->casters_lock);
+    for (size_t i = 0; i < SHEAF_ENDS_MAX; i++) {
+        if (job->casters[i].caster != NULL) sheaf_caster_renew(job->casters[i].caster);
+    }
+    pthread_mutex_unlock(&job->casters_lock);
+}
+
+/* Workers may still ask a caster that they have found: it answers, but its thread is gone. They are freed with the job. */
+void sheaf_job_stop_casts(sheaf_job *job) {
+    pthread_mutex_lock(&job->casters_lock);
+    job->casts_stopped = 1;
+    for (size_t i = 0; i < SHEAF_ENDS_MAX; i++) {
+        if (job->casters[i].caster != NULL) sheaf_caster_stop(job->casters[i].caster);
+    }
+    pthread_mutex_unlock(&job->casters_lock);
+}
+
+uint64_t sheaf_job_cast_bytes(sheaf_job *job) {
+    uint64_t bytes = 0;
+    pthread_mutex_lock(&job->casters_lock);
+    for (size_t i = 0; i < SHEAF_ENDS_MAX; i++) {
+        if (job->casters[i].caster != NULL) bytes += sheaf_caster_bytes(job->casters[i].caster);
+    }
+    pthread_mutex_unlock(&job->casters_lock);
+    return bytes;
 }
 
 sheaf_status sheaf_job_ended(sheaf_job *job) { return (sheaf_status)atomic_load(&job->ended); }

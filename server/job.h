@@ -6,6 +6,8 @@
  * Errors:  open: whatever makes the job impossible (config, model, disk), named.
  * Not:     it reads no frame. */
 #pragma once
+#include "server/cast.h"
+#include "server/ends.h"
 #include "server/round.h"
 
 typedef struct sheaf_job sheaf_job;
@@ -53,6 +55,14 @@ void sheaf_job_moved(sheaf_job *job);
 /* A device has fetched the model up to `offset` bytes: progress if that is further than it was before, by a thousandth
  * at least. Asking for the same bytes again is none. */
 void sheaf_job_fetched(sheaf_job *job, const char *client, const sheaf_version *version, uint64_t offset);
+/* The caster of this job on that end; NULL when its carrier cannot cast, or there is no memory for one. */
+sheaf_caster *sheaf_job_caster(sheaf_job *job, const sheaf_end *end);
+/* Somebody was expelled: what is cast from now on is not for his key. */
+void sheaf_job_renew_casts(sheaf_job *job);
+/* Casts no more; before the ends close. */
+void sheaf_job_stop_casts(sheaf_job *job);
+/* Bytes that were cast, in all. */
+uint64_t sheaf_job_cast_bytes(sheaf_job *job);
 /* Whether every value of a payload decodes on this job's lattice. */
 SHEAF_MUST_USE sheaf_status sheaf_job_validate(sheaf_job *job, const char *payload_type, sheaf_span payload,
                                                sheaf_problem *problem);

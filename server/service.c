@@ -174,6 +174,7 @@ struct sheaf_trust *sheaf_service_trust(const sheaf_service *service) {
 void sheaf_service_close(sheaf_service *service) {
     if (service == NULL) return;
     sheaf_operator_close(service->operator);
+    for (size_t i = 0; i < service->job_count; i++) sheaf_job_stop_casts(service->jobs[i]);
     sheaf_ends_close(&service->ends);
     if (service->tasks != NULL) sheaf_queue_close(service->tasks);
     for (uint32_t i = 0; i < service->worker_count; i++) {

@@ -41,7 +41,7 @@ static sheaf_status load_model(sheaf_round *round, const sheaf_job_row *job, she
     sheaf_model model;
     status = sheaf_checkpoint_load(round->parts.folder, digest, round->parts.model_bytes_max, &model, problem);
     sheaf_version *version = NULL;
-    if (status == SHEAF_OK) status = sheaf_version_make(&model, digest, &version);
+    if (status == SHEAF_OK) status = sheaf_version_make(&model, digest, NULL, &version);
     if (status == SHEAF_OK) sheaf_shelf_put(round->parts.shelf, version);
     sheaf_model_free(&model);
     return status;

@@ -101,7 +101,7 @@ static sheaf_status make_next(sheaf_round *round, const sheaf_version *base, she
     sheaf_status status = sheaf_model_copy(&base->model, &model);
     if (status == SHEAF_OK) status = sheaf_aggregator_apply(round->aggregator, &base->model, &model, problem);
     if (status == SHEAF_OK) status = sheaf_model_digest(&model, digest);
-    if (status == SHEAF_OK) status = sheaf_version_make(&model, digest, next);
+    if (status == SHEAF_OK) status = sheaf_version_make(&model, digest, base, next);
     sheaf_model_free(&model);
     return status;
 }
