@@ -147,7 +147,7 @@ static frame *frame_make(sheaf_span bytes, sheaf_certificate *peer) {
     frame *made = malloc(sizeof *made + bytes.size);
     if (made == NULL) return NULL;
     made->next = NULL;
-    made->peer = sheaf_certificate_ref(peer);
+    made->peer = peer == NULL ? NULL : sheaf_certificate_ref(peer); /* what is cast names nobody */
     made->size = bytes.size;
     if (bytes.size > 0) memcpy(made->data, bytes.data, bytes.size);
     return made;
