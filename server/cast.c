@@ -11,8 +11,9 @@
 #include "server/queue.h"
 
 #define MS_NS      1000000ull
-#define QUIET_NS   (50 * MS_NS)   /* nobody new for so long: it begins */
-#define GATHER_NS  (500 * MS_NS)  /* longest wait of the first */
+#define JOIN_NS    (100 * MS_NS)  /* for the last of them to join, once enough were told */
+#define QUIET_NS   (200 * MS_NS)  /* nobody new for so long: it begins */
+#define GATHER_NS  (1000 * MS_NS) /* longest wait of the first */
 #define AGAIN_NS   (2 * MS_NS)    /* the carrier is full */
 #define GIVE_UP_NS (5000 * MS_NS) /* the carrier takes nothing: devices ask for parts by then */
 #define JOINS_MAX  2u
@@ -94,7 +95,7 @@ static void wait_until(sheaf_caster *self, uint64_t ns) {
 
 /* When those that wait have waited long enough. */
 static uint64_t gathered_ns(const sheaf_caster *self) {
-    if (self->told >= self->options.enough) return 0;
+    if (self->told >= self->options.enough) return self->last_ns + JOIN_NS;
     uint64_t quiet = self->last_ns + QUIET_NS, longest = self->first_ns + GATHER_NS;
     return quiet < longest ? quiet : longest;
 }

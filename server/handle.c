@@ -63,6 +63,7 @@ static int answered_by_cast(sheaf_request *request, sheaf_job *job, const sheaf_
     sheaf_cast_group group;
     if (caster == NULL) return 0;
     int wants = query->can_join && query->offset == 0 && query->bytes_max >= handlers->chunk_bytes &&
+                version->model.stream_bytes > handlers->chunk_bytes && /* one part is told as fast as a group */
                 difference->same_total < version->model.stream_bytes / 2;
     if (!wants) {
         sheaf_caster_note_pull(caster, version, request->message.client);

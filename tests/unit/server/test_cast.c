@@ -129,7 +129,7 @@ static void all_that_ask_together_get_one_stream_in_order(void **state) {
     assert_memory_equal(&a, &b, sizeof a);
     assert_memory_equal(&a, &c, sizeof a);
     await_frames(parts_of(w));
-    nap(700); /* longer than any gathering: nobody waits, so nothing more may come */
+    nap(1300); /* longer than any gathering: nobody waits, so nothing more may come */
     assert_int_equal(frames(), parts_of(w));
     for (unsigned i = 0; i < frames(); i++) {
         assert_int_equal(air.sequence[i], i);
@@ -154,14 +154,14 @@ static void who_comes_late_is_served_the_next_time_around_by_the_same_group(void
     sheaf_cast_group first, late;
     air.hold = 1;
     assert_int_equal(join(w, "a", &first), SHEAF_OK);
-    nap(150); /* the cast has begun, and waits for the carrier */
+    nap(400); /* the cast has begun, and waits for the carrier */
     assert_int_equal(join(w, "late", &late), SHEAF_OK);
     assert_memory_equal(&first, &late, sizeof first);
     pthread_mutex_lock(&air.lock);
     air.hold = 0;
     pthread_mutex_unlock(&air.lock);
     await_frames(2 * parts_of(w));
-    nap(300);
+    nap(500);
     assert_int_equal(frames(), 2 * parts_of(w));
     for (unsigned i = 0; i < frames(); i++) assert_int_equal(air.sequence[i], i % parts_of(w));
 }
@@ -171,12 +171,12 @@ static void a_new_version_and_an_expulsion_have_new_groups_and_keys(void **state
     sheaf_cast_group first, second, third;
     air.hold = 1;
     assert_int_equal(join(w, "a", &first), SHEAF_OK);
-    nap(150);
+    nap(400);
     put_version(w, 7.5f);
     assert_int_equal(join(w, "a", &second), SHEAF_OK);
     assert_memory_not_equal(first.id, second.id, 16);
     assert_memory_not_equal(first.key, second.key, 16);
-    nap(150);
+    nap(400);
     sheaf_caster_renew(w->caster);
     assert_int_equal(join(w, "b", &third), SHEAF_OK);
     assert_memory_not_equal(second.id, third.id, 16);
@@ -185,7 +185,7 @@ static void a_new_version_and_an_expulsion_have_new_groups_and_keys(void **state
     air.hold = 0;
     pthread_mutex_unlock(&air.lock);
     await_frames(parts_of(w));
-    nap(300);
+    nap(500);
     assert_int_equal(frames(), parts_of(w)); /* nothing of the casts that were ended */
     for (unsigned i = 0; i < frames(); i++) assert_memory_equal(air.group[i], third.id, 16);
     assert_memory_equal(air.stream, w->version->model.stream, w->version->model.stream_bytes);
