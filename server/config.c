@@ -255,6 +255,32 @@ static const sheaf_config_field broker_fields[] = {
      .help = "First level of all topics; devices must have the same."},
     {0},
 };
+static const sheaf_config_field operator_fields[] = {
+    {.key = "listen",
+     .kind = SHEAF_CONFIG_STRING,
+     .offset = 0,
+     .preset = "",
+     .help = "Also serve operators and auditors over mutual TLS on https://HOST:PORT (port 0: any free one; the file "
+             "STATE/operator.address tells which); '' for only the socket STATE/operator.sock."},
+    {0},
+};
+#define ENROLMENT(member) (offsetof(sheafd_config, enrolment.member) - offsetof(sheafd_config, enrolment))
+static const sheaf_config_field enrolment_fields[] = {
+    {.key = "authority",
+     .kind = SHEAF_CONFIG_PATH,
+     .offset = ENROLMENT(authority),
+     .help =
+         "Folder of the authority that enrols devices over operator.listen (EST, RFC 7030). Without this key nobody "
+         "is enrolled here."},
+    {.key = "days",
+     .kind = SHEAF_CONFIG_U32,
+     .offset = ENROLMENT(days),
+     .preset = "365",
+     .minimum = 1,
+     .maximum = 36500,
+     .help = "Validity of a certificate that follows another; of the first one, its token decides."},
+    {0},
+};
 #define LIMIT(member) (offsetof(sheafd_config, limits.member) - offsetof(sheafd_config, limits))
 static const sheaf_config_field limit_fields[] = {
     {.key = "chunk_bytes",
@@ -318,6 +344,16 @@ static const sheaf_config_field top_fields[] = {
      .offset = offsetof(sheafd_config, broker),
      .fields = broker_fields,
      .help = "The MQTT carrier."},
+    {.key = "operator",
+     .kind = SHEAF_CONFIG_MAP,
+     .offset = offsetof(sheafd_config, operator),
+     .fields = operator_fields,
+     .help = "The channel for people and their tools."},
+    {.key = "enrolment",
+     .kind = SHEAF_CONFIG_MAP,
+     .offset = offsetof(sheafd_config, enrolment),
+     .fields = enrolment_fields,
+     .help = "Certificates for new devices."},
     {.key = "limits",
      .kind = SHEAF_CONFIG_MAP,
      .offset = offsetof(sheafd_config, limits),
@@ -357,8 +393,8 @@ static sheaf_status check_job(const sheafd_config *config, size_t index, sheaf_p
                                  "%s: %s: tenant '%s' already has a job '%s'; expected a name of its own",
                                  sheaf_config_where(config->source, key), key, job->tenant, job->name);
     }
-    static const char *const taken[] = {"state.db", "state.db-wal", "state.db-shm", "state.db-journal",
-                                        "address",  "address.new",  "lock",         "operator.sock"};
+    static const char *const taken[] = {"state.db",    "state.db-wal", "state.db-shm",  "state.db-journal", "address",
+                                        "address.new", "lock",         "operator.sock", "operator.address"};
     for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) {
         if (strcmp(job->tenant, taken[i]) != 0) continue;
         return sheaf_problem_set(problem, SHEAF_E_CONFIG,
@@ -378,6 +414,13 @@ static sheaf_status check_ends(const sheafd_config *config, sheaf_problem *probl
     return sheaf_problem_set(problem, SHEAF_E_CONFIG,
                              "%s: server.listen and broker.url are both empty; expected at least one address",
                              sheaf_config_where(config->source, "server.listen"));
+}
+
+static sheaf_status check_operator(const sheafd_config *config, sheaf_problem *problem) {
+    if (config->enrolment.authority == NULL || config->operator.listen[0] != '\0') return SHEAF_OK;
+    return sheaf_problem_set(problem, SHEAF_E_CONFIG,
+                             "%s: enrolment.authority: devices could not reach it; expected operator.listen too",
+                             sheaf_config_where(config->source, "enrolment.authority"));
 }
 
 /* Waiting devices keep their connections, so a job needs one for each device of its target. */
@@ -400,6 +443,7 @@ sheaf_status sheafd_config_load(const char *path, sheafd_config *out, sheaf_prob
     out->source = source;
     for (size_t i = 0; i < out->jobs.count && status == SHEAF_OK; i++) status = check_job(out, i, problem);
     if (status == SHEAF_OK) status = check_ends(out, problem);
+    if (status == SHEAF_OK) status = check_operator(out, problem);
     if (status == SHEAF_OK) status = check_connections(out, problem);
     if (status != SHEAF_OK) sheafd_config_free(out);
     return status;

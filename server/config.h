@@ -48,6 +48,13 @@ typedef struct {
         const char *url, *topic_prefix;
     } broker;
     struct {
+        const char *listen; /* https://HOST:PORT; "": only the socket in the state folder */
+    } operator;
+    struct {
+        const char *authority; /* folder; NULL: nobody is enrolled here */
+        uint32_t days;
+    } enrolment;
+    struct {
         uint64_t chunk_bytes, spool_bytes, model_bytes;
         uint32_t exchanges, connections, uploads, handshake_ms;
     } limits;

@@ -20,8 +20,9 @@ static const char help[] =
     "  --help-config    print the config reference and exit\n"
     "  --version        print the version and exit\n"
     "\n"
-    "SIGINT or SIGTERM stop it cleanly; a restart goes on with the open round. SIGHUP looks at certificates, keys and\n"
-    "revocation lists at once; changes of these files are also noticed without it, within two seconds.\n"
+    "SIGINT or SIGTERM stop it cleanly; a restart goes on with the open round. SIGHUP opens the log file again, and looks\n"
+    "at certificates, keys and revocation lists at once; changes of these are also noticed without it, within two\n"
+    "seconds.\n"
     "exit codes: 0 done, 1 a job was given up, 2 usage, 3 bad config or input files, 4 environment (disk, address, "
     "memory)\n";
 
@@ -32,6 +33,14 @@ static int fail(const sheaf_problem *problem) {
     return input ? EXIT_BAD_CONFIG : EXIT_ENVIRONMENT;
 }
 
+/* For who moves log files away. What cannot be opened leaves the old one in use, which then says so. */
+static void reopen_log(const sheafd_config *config) {
+    sheaf_status status = sheaf_log_configure((sheaf_log_level)config->log.level, config->log.json, config->log.file);
+    if (status != SHEAF_OK)
+        sheaf_log(SHEAF_LOG_ERROR, "log_not_reopened", "file=\"%s\" status=%s", config->log.file,
+                  sheaf_status_name(status));
+}
+
 /* Waits for a signal, or until every job has ended and its devices know it (at most LINGER_S longer). */
 static int wait_for_end(const sheafd_config *config, sheaf_service *service, const sigset_t *signals) {
     enum { LINGER_S = 25, KEEP_S = 30 }; /* a device's longest pause is 19 s */
@@ -40,6 +49,7 @@ static int wait_for_end(const sheafd_config *config, sheaf_service *service, con
     for (;;) {
         int signal_number = sigtimedwait(signals, NULL, &pause);
         if (signal_number == SIGHUP) { /* also a terminal that goes, which must not take the rounds with it */
+            reopen_log(config);
             sheaf_service_watch(service, 1);
             continue;
         }

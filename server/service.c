@@ -1,6 +1,7 @@
 #include "server/service.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -27,6 +28,7 @@ struct sheaf_service {
     sheaf_queue *tasks; /* of sheaf_task: requests, and additions of all jobs */
     sheaf_clients *clients;
     sheaf_operator *operator;
+    _Atomic int look_again;  /* an operator wants the files of certificates looked at now */
     sheaf_refusals refusals; /* of what never reached a job */
     sheaf_job **jobs;
     size_t job_count;
@@ -90,9 +92,22 @@ static sheaf_status open_ends(sheaf_service *service, sheaf_problem *problem) {
     return sheaf_ends_open(&service->ends, problem);
 }
 
+static void look_again(void *context) {
+    sheaf_service *service = context;
+    atomic_store(&service->look_again, 1);
+}
+
 static sheaf_status open_operator(sheaf_service *service, sheaf_problem *problem) {
-    const sheaf_operator_options options = {service->config, service->jobs, service->job_count, &service->refusals,
-                                            service->clients};
+    const sheaf_operator_options options = {.config = service->config,
+                                            .jobs = service->jobs,
+                                            .job_count = service->job_count,
+                                            .refusals = &service->refusals,
+                                            .clients = service->clients,
+                                            .ends = &service->ends,
+                                            .trust = service->guard.trust,
+                                            .credentials = service->guard.credentials,
+                                            .look_again = look_again,
+                                            .context = service};
     return sheaf_operator_open(&options, &service->operator, problem);
 }
 
@@ -163,6 +178,7 @@ void sheaf_service_keep_refusals(sheaf_service *service) {
 }
 
 void sheaf_service_watch(sheaf_service *service, int now) {
+    now = atomic_exchange(&service->look_again, 0) || now;
     sheaf_guard_watch(&service->guard, &service->ends, service->jobs, service->job_count, now);
 }
 

@@ -8,6 +8,8 @@
 #pragma once
 #include <jansson.h>
 
+#include "common/log.h"
+#include "common/transport/tls_source.h"
 #include "server/operator/http_server.h"
 #include "server/operator/operator.h"
 #include "server/store/history.h"
@@ -27,6 +29,7 @@ struct sheaf_operator {
     struct event *stop_event; /* readable when the service closes */
     struct event *order_timer;
     int stop_pipe[2];
+    sheaf_tls_source *tls;             /* of remote */
     sheaf_http_server *local, *remote; /* remote: NULL when not configured */
     sheaf_history *history;
     pending_order *orders;
@@ -47,6 +50,8 @@ struct sheaf_call {
 void sheaf_call_answer(sheaf_call *call, int code, json_t *object);
 /* Answers {"error": name of the status, "detail": text}. */
 void sheaf_call_refuse(sheaf_call *call, int code, sheaf_status status, const char *format, ...) SHEAF_PRINTF(4, 5);
+/* The same as 401, with what is to be shown instead. */
+void sheaf_call_challenge(sheaf_call *call, const char *scheme, const char *detail);
 /* The HTTP status that fits a status of ours. */
 int sheaf_call_code_of(sheaf_status status);
 /* Whether this caller may know of the tenant. */
@@ -80,6 +85,11 @@ void sheaf_get_round(sheaf_call *call);
 void sheaf_get_clients(sheaf_call *call);
 void sheaf_get_client(sheaf_call *call);
 void sheaf_get_refusals(sheaf_call *call);
+void sheaf_get_crl(sheaf_call *call);
+void sheaf_look_at_crl(sheaf_call *call);
+void sheaf_get_cacerts(sheaf_call *call);
+void sheaf_enrol(sheaf_call *call);
+void sheaf_enrol_again(sheaf_call *call);
 /* The same as a JSON object of a job (0: of none) in the database and in memory. */
 json_t *sheaf_operator_refusals(sheaf_operator *operator, int64_t job, const sheaf_refusals *live);
 json_t *sheaf_operator_job(sheaf_operator *operator, const sheaf_job_summary * summary);

@@ -2,12 +2,15 @@
 
 #include <event2/event.h>
 #include <fcntl.h>
+#include <openssl/ssl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "common/log.h"
 #include "server/operator/call.h"
+#include "server/operator/http_socket.h"
 
 enum { CONNECTIONS_MAX = SHEAF_OPERATOR_CONNECTIONS, REQUEST_MS = 10000, REPLY_MS = 30000, BODY_BYTES_MAX = 65536 };
 #define ORDER_LOOK_US 5000 /* how often it is looked whether an order is done, while one is out */
@@ -96,6 +99,38 @@ static sheaf_status open_base(sheaf_operator *operator, sheaf_problem * problem)
     return SHEAF_OK;
 }
 
+/* Who comes without a certificate may only ask to be enrolled: routes.c. */
+static SSL *greet_strangers(void *source) {
+    SSL *ssl = sheaf_tls_source_connect(source);
+    if (ssl != NULL) SSL_set_verify(ssl, SSL_VERIFY_PEER, NULL);
+    return ssl;
+}
+
+static SSL *greet_holders(void *source) { return sheaf_tls_source_connect(source); }
+
+static sheaf_status write_address(const sheaf_operator *operator, sheaf_problem * problem) {
+    char path[SHEAF_PATH_BYTES], line[SHEAF_HTTP_URL_BYTES + 1];
+    sheaf_status status =
+        sheaf_path_join(path, operator->options.config->server.state, SHEAF_OPERATOR_ADDRESS, problem);
+    if (status != SHEAF_OK) return status;
+    int size = snprintf(line, sizeof line, "%s\n", sheaf_http_url(operator->remote));
+    return sheaf_file_replace(path, sheaf_span_of(line, (size_t)size), 0644, problem);
+}
+
+static sheaf_status listen_remote(sheaf_operator *operator, const sheaf_http_options * options,
+                                  sheaf_problem *problem) {
+    const sheafd_config *config = operator->options.config;
+    const sheaf_tls_options tls = {.trust = operator->options.trust, .credentials = operator->options.credentials };
+    sheaf_http_tls greet = config->enrolment.authority == NULL ? greet_holders : greet_strangers;
+    sheaf_status status = sheaf_tls_source_open(&tls, SHEAF_TLS_SERVER, NULL, &operator->tls, problem);
+    if (status == SHEAF_OK)
+        status =
+            sheaf_http_listen_tls(options, config->operator.listen, greet, operator->tls, &operator->remote, problem);
+    if (status != SHEAF_OK) return sheaf_problem_prefix(problem, "operator.listen");
+    sheaf_log(SHEAF_LOG_INFO, "operator_listening", "url=%s", sheaf_http_url(operator->remote));
+    return write_address(operator, problem);
+}
+
 static sheaf_status listen_all(sheaf_operator *operator, sheaf_problem * problem) {
     const sheafd_config *config = operator->options.config;
     const sheaf_http_options options = {.base = operator->base,
@@ -108,7 +143,9 @@ static sheaf_status listen_all(sheaf_operator *operator, sheaf_problem * problem
                                         .context = operator};
     char path[SHEAF_PATH_BYTES];
     sheaf_status status = sheaf_path_join(path, config->server.state, SHEAF_OPERATOR_SOCKET, problem);
-    return status == SHEAF_OK ? sheaf_http_listen_local(&options, path, &operator->local, problem) : status;
+    if (status == SHEAF_OK) status = sheaf_http_listen_local(&options, path, &operator->local, problem);
+    if (status != SHEAF_OK || config->operator.listen[0] == '\0') return status;
+    return listen_remote(operator, & options, problem);
 }
 
 sheaf_status sheaf_operator_open(const sheaf_operator_options *options, sheaf_operator **out, sheaf_problem *problem) {
@@ -148,6 +185,7 @@ void sheaf_operator_close(sheaf_operator *operator) {
     finish_orders(operator);
     sheaf_http_close(operator->local);
     sheaf_http_close(operator->remote);
+    sheaf_tls_source_close(operator->tls);
     if (operator->stop_event != NULL) event_free(operator->stop_event);
     if (operator->order_timer != NULL) event_free(operator->order_timer);
     if (operator->base != NULL) event_base_free(operator->base);

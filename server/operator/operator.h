@@ -8,10 +8,12 @@
  * Not:     devices' requests; those come through carriers. */
 #pragma once
 #include "server/clients.h"
+#include "server/ends.h"
 #include "server/job.h"
 
-#define SHEAF_OPERATOR_SOCKET      "operator.sock" /* in the state folder */
-#define SHEAF_OPERATOR_CONNECTIONS 64              /* at a time, on each listener */
+#define SHEAF_OPERATOR_SOCKET      "operator.sock"    /* in the state folder */
+#define SHEAF_OPERATOR_ADDRESS     "operator.address" /* the https url with the port that was chosen */
+#define SHEAF_OPERATOR_CONNECTIONS 64                 /* at a time, on each listener */
 
 typedef struct sheaf_operator sheaf_operator;
 
@@ -19,8 +21,13 @@ typedef struct {
     const sheafd_config *config;
     sheaf_job *const *jobs;
     size_t job_count;
-    const sheaf_refusals *refusals; /* of what never reached a job */
+    sheaf_refusals *refusals; /* of what never reached a job */
     sheaf_clients *clients;
+    const sheaf_ends *ends;
+    struct sheaf_trust *trust;
+    struct sheaf_credentials *credentials;
+    void (*look_again)(void *context); /* the files of certificates and revocation lists; from any thread */
+    void *context;
 } sheaf_operator_options;
 
 SHEAF_MUST_USE sheaf_status sheaf_operator_open(const sheaf_operator_options *options, sheaf_operator **out,

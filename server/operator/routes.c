@@ -9,9 +9,13 @@
 
 /* Who asks, as bits. */
 enum {
-    LOCAL = 1,    /* over the Unix socket: whoever may open it runs the service */
-    OPERATOR = 2, /* by certificate, of its own tenant's things */
-    AUDITOR = 4,  /* likewise, reading only */
+    LOCAL = 1,     /* over the Unix socket: whoever may open it runs the service */
+    OPERATOR = 2,  /* by certificate, of its own tenant's things */
+    AUDITOR = 4,   /* likewise, reading only */
+    DEVICE = 8,    /* by certificate, for the next one */
+    STRANGER = 16, /* over TLS without a certificate */
+    ANYONE = LOCAL | OPERATOR | AUDITOR | DEVICE | STRANGER,
+    HOLDERS = LOCAL | OPERATOR | AUDITOR | DEVICE, /* of a certificate; the socket is told what it lacks */
     READERS = LOCAL | OPERATOR | AUDITOR,
     WRITERS = LOCAL | OPERATOR
 };
@@ -38,6 +42,11 @@ static const route routes[] = {
     {SHEAF_HTTP_GET,  "/v1/clients",                 READERS, sheaf_get_clients},
     {SHEAF_HTTP_GET,  "/v1/clients/{}/{}",           READERS, sheaf_get_client},
     {SHEAF_HTTP_GET,  "/v1/refusals",                READERS, sheaf_get_refusals},
+    {SHEAF_HTTP_GET,  "/v1/crl",                     READERS, sheaf_get_crl},
+    {SHEAF_HTTP_POST, "/v1/crl",                     WRITERS, sheaf_look_at_crl},
+    {SHEAF_HTTP_GET,  "/.well-known/est/cacerts",        ANYONE,  sheaf_get_cacerts},
+    {SHEAF_HTTP_POST, "/.well-known/est/simpleenroll",   ANYONE,  sheaf_enrol},
+    {SHEAF_HTTP_POST, "/.well-known/est/simplereenroll", HOLDERS, sheaf_enrol_again},
 };
 // clang-format on
 
@@ -75,6 +84,10 @@ void sheaf_call_refuse(sheaf_call *call, int code, sheaf_status status, const ch
     (void)vsnprintf(detail, sizeof detail, format, arguments);
     va_end(arguments);
     refuse(call->exchange, code, status, detail, NULL, NULL);
+}
+
+void sheaf_call_challenge(sheaf_call *call, const char *scheme, const char *detail) {
+    refuse(call->exchange, 401, SHEAF_E_TOKEN, detail, "WWW-Authenticate", scheme);
 }
 
 int sheaf_call_code_of(sheaf_status status) {
@@ -209,16 +222,26 @@ static int matches(const route *to, const sheaf_http_head *head, const char *nam
 static unsigned who_asks(sheaf_call *call) {
     if (sheaf_http_is_local(call->exchange)) return LOCAL;
     sheaf_certificate *peer = sheaf_http_peer(call->exchange);
-    if (peer == NULL) return 0;
+    if (peer == NULL) return STRANGER;
     const sheaf_identity *identity = sheaf_certificate_identity(peer);
     call->tenant = identity->tenant;
-    return identity->role == SHEAF_ROLE_OPERATOR ? OPERATOR : identity->role == SHEAF_ROLE_AUDITOR ? AUDITOR : 0;
+    return identity->role == SHEAF_ROLE_OPERATOR  ? OPERATOR
+           : identity->role == SHEAF_ROLE_AUDITOR ? AUDITOR
+           : identity->role == SHEAF_ROLE_DEVICE  ? DEVICE
+                                                  : 0;
 }
 
 static const char *name_of(sheaf_http_method method) { return method == SHEAF_HTTP_POST ? "POST" : "GET, HEAD"; }
 
 static void call_route(const route *to, sheaf_call *call) {
     unsigned who = who_asks(call);
+    sheaf_problem problem = {SHEAF_OK, ""};
+    sheaf_certificate *peer = sheaf_http_peer(call->exchange);
+    sheaf_status status = peer == NULL ? SHEAF_OK : sheaf_trust_holds(call->operator->options.trust, peer, &problem);
+    if (status != SHEAF_OK) { /* revoked since the handshake */
+        sheaf_call_refuse(call, 403, status, "%s", problem.text);
+        return;
+    }
     if (to->who & who) {
         to->handle(call);
         return;

@@ -24,6 +24,8 @@ static const char help[] =
     "       sheaf pki csr    --role ROLE --name NAME [--tenant TENANT] [--region REGION] [--key KEY] [--out DIR]\n"
     "                        [--key-type p256|ed25519] [--json]\n"
     "       sheaf pki sign   --token-file FILE [--dir DIR] [--out DIR] REQUEST.csr [--json]\n"
+    "       sheaf pki enroll --url URL --ca FILE --name NAME (--token-file FILE | --renew) [--role ROLE]\n"
+    "                        [--tenant TENANT] [--region REGION] [--key-type p256|ed25519] [--out DIR] [--json]\n"
     "       sheaf pki list   [--dir DIR] [--json]\n"
     "       sheaf pki check  --ca CA.pem [--crl CRL.pem] CERTIFICATE.pem [--json]\n";
 
@@ -40,6 +42,8 @@ static const char details[] =
     "token   prints a token with which one certificate may be fetched, once; only its hash is stored.\n"
     "csr     makes a key, unless --key names one that is there, and a request for a certificate: ROLE-NAME.csr.\n"
     "sign    signs such a request by a token: ROLE-NAME.pem. (sheafd does the same over HTTPS.)\n"
+    "enroll  the same over HTTPS: makes a key, sends a request with the token (or, with --renew, under the certificate\n"
+    "        that is there), stores ROLE-NAME.pem. The key never leaves; the same call again finishes what was cut off.\n"
     "list    prints what was issued, oldest first, and whether it is good, superseded, expired or revoked.\n"
     "check   says whom a certificate names and whether we accept it; exit code 1 when it is refused.\n"
     "\n"
@@ -56,6 +60,8 @@ static const char details[] =
     "  --key-type TYPE  p256 (default) or ed25519\n"
     "  --offline        init: a root that signs issuing authorities only, and whose key is then kept offline\n"
     "  --under DIR      init: an issuing authority under the root in that folder\n"
+    "  --url URL        enroll: https://HOST:PORT, operator.listen of the service\n"
+    "  --renew          enroll: follow the certificate that is there by another, with another key\n"
     "  --renew          issue: a new certificate for the key that is there\n"
     "  --overlap HOURS  renew: how long the old certificate stays good\n"
     "  --valid HOURS    token: how long it may be used (default: 24)\n"
@@ -315,32 +321,22 @@ static const command commands[] = {
     {"token", "dntrTSgV", 0, sheaf_pki_token},
     {"csr", "nkorTgK", 0, sheaf_pki_csr},
     {"sign", "doF", 1, sheaf_pki_sign},
+    {"enroll", "UcFRrnTgok", 0, sheaf_pki_enroll},
 };
 
 static const struct option long_options[] = {
-    {"dir", required_argument, NULL, 'd'},
-    {"out", required_argument, NULL, 'o'},
-    {"role", required_argument, NULL, 'r'},
-    {"name", required_argument, NULL, 'n'},
-    {"tenant", required_argument, NULL, 'T'},
-    {"region", required_argument, NULL, 'g'},
-    {"san", required_argument, NULL, 'S'},
-    {"days", required_argument, NULL, 't'},
-    {"key-type", required_argument, NULL, 'k'},
-    {"ca", required_argument, NULL, 'c'},
-    {"crl", required_argument, NULL, 'l'},
-    {"serial", required_argument, NULL, 's'},
-    {"reason", required_argument, NULL, 'w'},
-    {"overlap", required_argument, NULL, 'v'},
-    {"valid", required_argument, NULL, 'V'},
-    {"under", required_argument, NULL, 'u'},
-    {"offline", no_argument, NULL, 'f'},
-    {"token-file", required_argument, NULL, 'F'},
-    {"key", required_argument, NULL, 'K'},
-    {"renew", no_argument, NULL, 'R'},
-    {"json", no_argument, NULL, 'j'},
-    {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
+    {"dir", required_argument, NULL, 'd'},      {"out", required_argument, NULL, 'o'},
+    {"role", required_argument, NULL, 'r'},     {"name", required_argument, NULL, 'n'},
+    {"tenant", required_argument, NULL, 'T'},   {"region", required_argument, NULL, 'g'},
+    {"san", required_argument, NULL, 'S'},      {"days", required_argument, NULL, 't'},
+    {"key-type", required_argument, NULL, 'k'}, {"ca", required_argument, NULL, 'c'},
+    {"crl", required_argument, NULL, 'l'},      {"serial", required_argument, NULL, 's'},
+    {"reason", required_argument, NULL, 'w'},   {"overlap", required_argument, NULL, 'v'},
+    {"valid", required_argument, NULL, 'V'},    {"under", required_argument, NULL, 'u'},
+    {"offline", no_argument, NULL, 'f'},        {"token-file", required_argument, NULL, 'F'},
+    {"key", required_argument, NULL, 'K'},      {"url", required_argument, NULL, 'U'},
+    {"renew", no_argument, NULL, 'R'},          {"json", no_argument, NULL, 'j'},
+    {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
 };
 
 /* 0 when `text` is not a number of 1 to 36500. */
@@ -359,7 +355,7 @@ static const char **text_of(sheaf_pki_choices *chosen, int letter) {
     } texts[] = {{'d', &chosen->dir},        {'o', &chosen->out},    {'r', &chosen->role},   {'n', &chosen->name},
                  {'T', &chosen->tenant},     {'S', &chosen->san},    {'c', &chosen->ca},     {'g', &chosen->region},
                  {'l', &chosen->crl},        {'s', &chosen->serial}, {'w', &chosen->reason}, {'u', &chosen->under},
-                 {'F', &chosen->token_file}, {'K', &chosen->key}};
+                 {'F', &chosen->token_file}, {'K', &chosen->key},    {'U', &chosen->url}};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         if (texts[i].letter == letter) return texts[i].text;
     }
@@ -411,7 +407,8 @@ static int read_options(const command *wanted, int count, char **arguments, shea
 }
 
 int sheaf_verb_pki(int count, char **arguments) {
-    if (count < 2) return sheaf_pki_usage("which? init, issue, renew, revoke, crl, token, csr, sign, list or check");
+    if (count < 2)
+        return sheaf_pki_usage("which? init, issue, renew, revoke, crl, token, csr, sign, enroll, list or check");
     if (strcmp(arguments[1], "--help") == 0 || strcmp(arguments[1], "help") == 0) {
         fputs(help, stdout);
         fputs(details, stdout);

@@ -12,7 +12,7 @@
 
 typedef struct {
     const char *dir, *out, *role, *name, *tenant, *region, *san, *ca, *crl, *path;
-    const char *serial, *reason, *under, *token_file, *key;
+    const char *serial, *reason, *under, *token_file, *key, *url;
     uint32_t days, overlap_h, valid_h; /* 0: not given */
     sheaf_key_type key_type;
     int renew, offline, json, help;
@@ -33,3 +33,9 @@ int sheaf_pki_renew(const sheaf_pki_choices *chosen);
 int sheaf_pki_token(const sheaf_pki_choices *chosen);
 int sheaf_pki_csr(const sheaf_pki_choices *chosen);
 int sheaf_pki_sign(const sheaf_pki_choices *chosen);
+/* NULL, or what is wrong. Role, name, tenant and region of the command line. */
+const char *sheaf_pki_identity(const sheaf_pki_choices *chosen, sheaf_identity *out);
+/* A token's text from a file ('-': standard input), without the line's end, with a NUL. Wipe and free it. */
+SHEAF_MUST_USE sheaf_status sheaf_pki_read_token(const char *path, sheaf_buffer *out, sheaf_problem *problem);
+/* pki_enroll.c */
+int sheaf_pki_enroll(const sheaf_pki_choices *chosen);

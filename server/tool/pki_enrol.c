@@ -14,7 +14,7 @@
 #define TOKEN_FILE_BYTES_MAX 4096u
 
 /* NULL, or what is wrong. Role, name, tenant and region of the command line. */
-static const char *take_identity(const sheaf_pki_choices *chosen, sheaf_identity *out) {
+const char *sheaf_pki_identity(const sheaf_pki_choices *chosen, sheaf_identity *out) {
     const char *texts[] = {chosen->name, chosen->tenant != NULL ? chosen->tenant : "default",
                            chosen->region != NULL ? chosen->region : ""};
     char *fields[] = {out->name, out->tenant, out->region};
@@ -33,7 +33,7 @@ static const char *take_identity(const sheaf_pki_choices *chosen, sheaf_identity
 
 int sheaf_pki_renew(const sheaf_pki_choices *chosen) {
     sheaf_identity identity = {0};
-    const char *wrong = take_identity(chosen, &identity);
+    const char *wrong = sheaf_pki_identity(chosen, &identity);
     if (wrong != NULL) return sheaf_pki_usage(wrong);
     const sheaf_issue_options options = {.role = identity.role,
                                          .tenant = identity.tenant,
@@ -61,7 +61,7 @@ int sheaf_pki_renew(const sheaf_pki_choices *chosen) {
 
 int sheaf_pki_token(const sheaf_pki_choices *chosen) {
     sheaf_enrol_terms terms = {.days = chosen->days != 0 ? chosen->days : 365};
-    const char *wrong = take_identity(chosen, &terms.identity);
+    const char *wrong = sheaf_pki_identity(chosen, &terms.identity);
     if (wrong != NULL) return sheaf_pki_usage(wrong);
     if (terms.identity.role == SHEAF_ROLE_AGGREGATOR)
         terms.alternative_names = chosen->san != NULL ? chosen->san : "localhost,127.0.0.1";
@@ -119,7 +119,7 @@ int sheaf_pki_csr(const sheaf_pki_choices *chosen) {
     sheaf_peer_files files = {0};
     char request[SHEAF_PATH_BYTES];
     sheaf_problem problem = {0};
-    const char *wrong = take_identity(chosen, &identity);
+    const char *wrong = sheaf_pki_identity(chosen, &identity);
     if (wrong != NULL) return sheaf_pki_usage(wrong);
     if (make_request(chosen, &identity, &files, request, &problem) != SHEAF_OK)
         return sheaf_pki_fail("pki csr", &problem);
@@ -131,7 +131,7 @@ int sheaf_pki_csr(const sheaf_pki_choices *chosen) {
 
 /* --- sign --------------------------------------------------------------------------------------------------------- */
 
-static sheaf_status read_token(const char *path, sheaf_buffer *out, sheaf_problem *problem) {
+sheaf_status sheaf_pki_read_token(const char *path, sheaf_buffer *out, sheaf_problem *problem) {
     if (strcmp(path, "-") != 0) {
         sheaf_status status = sheaf_file_read_whole(path, TOKEN_FILE_BYTES_MAX, out, problem);
         if (status != SHEAF_OK) return status;
@@ -183,7 +183,7 @@ int sheaf_pki_sign(const sheaf_pki_choices *chosen) {
     sheaf_problem problem = {0};
     sheaf_buffer token = {0};
     sheaf_issued issued;
-    sheaf_status status = read_token(chosen->token_file, &token, &problem);
+    sheaf_status status = sheaf_pki_read_token(chosen->token_file, &token, &problem);
     if (status == SHEAF_OK) status = sign(chosen, (char *)token.data, &issued, &problem);
     sheaf_wipe(token.data, token.size);
     free(token.data);
