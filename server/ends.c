@@ -155,3 +155,14 @@ void sheaf_ends_close(sheaf_ends *ends) {
         end->carrier->stop_server(end->server);
     }
 }
+
+size_t sheaf_ends_wanted(const sheafd_config *config) {
+    return (size_t)(config->server.listen[0] != '\0') + (size_t)(config->broker.url[0] != '\0');
+}
+
+const char *sheaf_ends_look(const sheaf_ends *ends, size_t index, sheaf_server_report *out) {
+    const sheaf_end *end = &ends->items[index];
+    *out = (sheaf_server_report){.ready = 1};
+    if (end->carrier->look != NULL) end->carrier->look(end->server, out);
+    return end->carrier->name;
+}

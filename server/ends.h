@@ -31,13 +31,17 @@ struct sheaf_end {
 typedef struct {
     sheaf_ends_sink sink; /* set before open */
     struct sheaf_end items[SHEAF_ENDS_MAX];
-    size_t count;
+    _Atomic size_t count; /* those that are open; others may look while further ones open */
 } sheaf_ends;
 
 /* Opens every end and writes the file STATE/address: their urls with the ports that were chosen, one a line. */
 SHEAF_MUST_USE sheaf_status sheaf_ends_open(sheaf_ends *ends, sheaf_problem *problem);
 /* The url of end `index` < count; borrowed. */
 const char *sheaf_ends_url(const sheaf_ends *ends, size_t index);
+/* How many ends the config wants. */
+size_t sheaf_ends_wanted(const sheafd_config *config);
+/* Name of the carrier of end `index` < count and, if it tells, how it stands: ready, without numbers, if not. */
+const char *sheaf_ends_look(const sheaf_ends *ends, size_t index, sheaf_server_report *out);
 /* Ends the connections of these peers on every end; returns how many. See transport.h. */
 unsigned sheaf_ends_expel(sheaf_ends *ends, int (*unwanted)(void *context, const sheaf_certificate *peer),
                           void *context);

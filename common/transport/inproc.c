@@ -443,6 +443,12 @@ static unsigned expel(sheaf_server *server, int (*unwanted)(void *context, const
     return count;
 }
 
+static void look(sheaf_server *server, sheaf_server_report *out) {
+    pthread_mutex_lock(&lock);
+    *out = (sheaf_server_report){.ready = !server->stopping, .connections = server->connections};
+    pthread_mutex_unlock(&lock);
+}
+
 static sheaf_status open_link(const sheaf_transport_options *options, sheaf_link **out, sheaf_problem *problem) {
     sheaf_link *link = calloc(1, sizeof *link);
     if (link == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "%s: no memory", options->url);
@@ -571,6 +577,7 @@ const sheaf_transport sheaf_transport_inproc = {
     .reply = reply,
     .cast = cast,
     .expel = expel,
+    .look = look,
     .open_link = open_link,
     .send = send_request,
     .receive = receive_frame,

@@ -8,6 +8,7 @@ const sheaf_transport sheaf_transport_nng = {
     .stop_server = sheaf_nng_stop_server,
     .reply = sheaf_nng_reply,
     .expel = sheaf_nng_expel,
+    .look = sheaf_nng_look,
     .open_link = sheaf_nng_open_link,
     .send = sheaf_nng_send,
     .receive = sheaf_nng_receive,

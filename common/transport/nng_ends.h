@@ -10,6 +10,7 @@ void sheaf_nng_stop_server(sheaf_server *server);
 void sheaf_nng_reply(sheaf_exchange *exchange, sheaf_span frame);
 unsigned sheaf_nng_expel(sheaf_server *server, int (*unwanted)(void *context, const sheaf_certificate *peer),
                          void *context);
+void sheaf_nng_look(sheaf_server *server, sheaf_server_report *out);
 
 SHEAF_MUST_USE sheaf_status sheaf_nng_open_link(const sheaf_transport_options *options, sheaf_link **out,
                                                 sheaf_problem *problem);

@@ -206,3 +206,10 @@ unsigned sheaf_nng_expel(sheaf_server *server, int (*unwanted)(void *context, co
     pthread_mutex_unlock(&server->lock);
     return count;
 }
+
+void sheaf_nng_look(sheaf_server *server, sheaf_server_report *out) {
+    pthread_mutex_lock(&server->lock);
+    *out = (sheaf_server_report){
+        .ready = !server->stopping, .connections = server->members, .strangers = server->strangers};
+    pthread_mutex_unlock(&server->lock);
+}

@@ -63,6 +63,13 @@ typedef void (*sheaf_request_handler)(void *context, sheaf_exchange *exchange, s
 /* Called when a peer was turned away, before it could ask anything or later: status and a text for the log. */
 typedef void (*sheaf_reject_handler)(void *context, sheaf_status reason, const char *detail);
 
+/* How a server stands, for people. */
+typedef struct {
+    int ready;            /* devices can reach it; past a broker: it is connected and subscribed there */
+    uint32_t connections; /* devices that have said who they are: connections, or sessions past a broker */
+    uint32_t strangers;   /* connections that have not yet */
+} sheaf_server_report;
+
 struct sheaf_transport {
     const char *name;       /* "nng", "inproc" */
     const char *url_prefix; /* "tls+tcp://", "inproc://" */
@@ -89,6 +96,9 @@ struct sheaf_transport {
      * must not call back into the carrier. Any thread. */
     unsigned (*expel)(sheaf_server *server, int (*unwanted)(void *context, const sheaf_certificate *peer),
                       void *context);
+
+    /* The function is NULL for carriers that have nothing to tell. Any thread. */
+    void (*look)(sheaf_server *server, sheaf_server_report *out);
 
     /* Starts to connect; reconnects by itself with growing pauses. SHEAF_E_USAGE (url), SHEAF_E_CERTIFICATE,
      * SHEAF_E_MISMATCH, SHEAF_E_CRYPTO (the key), SHEAF_E_NOT_FOUND, SHEAF_E_PERMISSION. An unreachable peer is no error here. */

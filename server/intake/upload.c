@@ -200,6 +200,15 @@ sheaf_status sheaf_upload_keep(sheaf_upload *upload, sheaf_problem *problem) {
     return status;
 }
 
+uint32_t sheaf_uploads_load(sheaf_uploads *uploads, uint64_t *bytes) {
+    uint32_t count = 0;
+    pthread_mutex_lock(&uploads->lock);
+    for (uint32_t i = 0; i < uploads->options.maximum; i++) count += uploads->slots[i].used != 0;
+    *bytes = uploads->arriving_bytes + uploads->kept_bytes;
+    pthread_mutex_unlock(&uploads->lock);
+    return count;
+}
+
 void sheaf_uploads_count_kept(sheaf_uploads *uploads, uint64_t bytes) {
     pthread_mutex_lock(&uploads->lock);
     uploads->kept_bytes += bytes;

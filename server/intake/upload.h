@@ -70,6 +70,8 @@ SHEAF_MUST_USE sheaf_status sheaf_upload_keep(sheaf_upload *upload, sheaf_proble
 
 /* So many bytes of the round's payloads are kept. */
 void sheaf_uploads_count_kept(sheaf_uploads *uploads, uint64_t bytes);
+/* Unfinished uploads, and the bytes of this round's payloads that are kept or arrive. */
+uint32_t sheaf_uploads_load(sheaf_uploads *uploads, uint64_t *bytes);
 /* Drops those that have not moved since `before_ns`; returns how many. */
 uint32_t sheaf_uploads_expire(sheaf_uploads *uploads, uint64_t before_ns);
 /* Drops all, and counts from nothing; those that are taken end when they are given back. */

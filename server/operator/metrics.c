@@ -84,6 +84,57 @@ static void job_lines(const page *to, const job_figure *figure) {
     }
 }
 
+static void upload_lines(const page *to) {
+    const sheaf_operator_options *options = &to->call->operator->options;
+    const char *const names[] = {"sheaf_uploads", "sheaf_spool_bytes"};
+    head(to, names[0], "gauge", "Unfinished uploads.");
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass == 1) head(to, names[1], "gauge", "Bytes of the open round's payloads, kept or arriving.");
+        for (size_t i = 0; i < options->job_count; i++) {
+            const sheafd_job_config *config = sheaf_job_config_of(options->jobs[i]);
+            uint64_t size = 0;
+            if (!sheaf_call_may_see(to->call, config->tenant)) continue;
+            uint32_t count = sheaf_uploads_load(sheaf_job_uploads(options->jobs[i]), &size);
+            (void)evbuffer_add_printf(to->out, "%s{tenant=\"%s\",job=\"%s\"} %" PRIu64 "\n", names[pass],
+                                      config->tenant, config->name, pass == 0 ? (uint64_t)count : size);
+        }
+    }
+}
+
+/* --- carriers and trust ------------------------------------------------------------------------------------------- */
+
+static void carrier_lines(const page *to) {
+    const sheaf_ends *ends = to->call->operator->options.ends;
+    static const char *const names[] = {"sheaf_carrier_ready", "sheaf_carrier_connections", "sheaf_carrier_strangers"};
+    static const char *const helps[] = {"1 while devices can reach this carrier.",
+                                        "Connections, or sessions past a broker, of devices that are known.",
+                                        "Connections that have not said yet who they are."};
+    size_t count = ends->count;
+    for (int line = 0; line < 3; line++) {
+        head(to, names[line], "gauge", helps[line]);
+        for (size_t i = 0; i < count; i++) {
+            sheaf_server_report report;
+            const char *carrier = sheaf_ends_look(ends, i, &report);
+            uint32_t value = line == 0 ? report.ready != 0 : line == 1 ? report.connections : report.strangers;
+            (void)evbuffer_add_printf(to->out, "%s{carrier=\"%s\"} %u\n", names[line], carrier, value);
+        }
+    }
+}
+
+static void trust_lines(const page *to) {
+    sheaf_trust_report report;
+    sheaf_trust_look(to->call->operator->options.trust, &report);
+    plain(to, "sheaf_crl_lists", "gauge", "Revocation lists in force.", report.lists);
+    plain(to, "sheaf_crl_revoked", "gauge", "Certificates that they revoke.", report.revoked);
+    if (report.next_update_unix_s != 0)
+        plain(to, "sheaf_crl_next_update_seconds", "gauge", "Earliest nextUpdate of the lists, in Unix seconds.",
+              (double)report.next_update_unix_s);
+    plain(to, "sheaf_crl_expired", "gauge", "1 while a list is past its nextUpdate.", report.expired != 0);
+    plain(to, "sheaf_trust_unreadable", "gauge", "1 while authorities or lists cannot be read again.",
+          report.unreadable != 0);
+    plain(to, "sheaf_trust_alarms_total", "counter", "Alarms about authorities and lists.", (double)report.alarms);
+}
+
 /* --- refusals ----------------------------------------------------------------------------------------------------- */
 
 static void refusal_lines(const page *to, const sheaf_refusals *refusals, const char *tenant, const char *job) {
@@ -148,6 +199,9 @@ void sheaf_get_metrics(sheaf_call *call) {
     }
     process_lines(&to);
     for (size_t i = 0; i < sizeof job_figures / sizeof job_figures[0]; i++) job_lines(&to, &job_figures[i]);
+    upload_lines(&to);
+    carrier_lines(&to);
+    trust_lines(&to);
     all_refusals(&to);
     size_t size = evbuffer_get_length(to.out);
     const sheaf_http_reply reply = {.code = 200,

@@ -9,6 +9,8 @@
 #include "common/file.h"
 #include "server/store/database.h"
 
+#define BUSY_MS 10000
+
 struct sheaf_history {
     sqlite3 *handle;
 };
@@ -48,7 +50,7 @@ sheaf_status sheaf_history_open(const char *state_folder, sheaf_history **out, s
     if (sqlite3_open_v2(path, &history->handle, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
         status = fail(history, "open", problem);
     if (status == SHEAF_OK) {
-        (void)sqlite3_busy_timeout(history->handle, 10000);
+        (void)sqlite3_busy_timeout(history->handle, BUSY_MS);
         if (sqlite3_exec(history->handle, "PRAGMA query_only=ON", NULL, NULL, NULL) != SQLITE_OK)
             status = fail(history, "set up", problem);
     }
@@ -64,6 +66,16 @@ void sheaf_history_close(sheaf_history *history) {
     if (history == NULL) return;
     (void)sqlite3_close(history->handle);
     free(history);
+}
+
+sheaf_status sheaf_history_can_write(sheaf_history *history, sheaf_problem *problem) {
+    if (sqlite3_db_readonly(history->handle, "main") == 1)
+        return sheaf_problem_set(problem, SHEAF_E_DATABASE, "database: may only be read");
+    (void)sqlite3_busy_timeout(history->handle, 1000); /* a commit of a job takes much less */
+    int code = sqlite3_exec(history->handle, "PRAGMA query_only=OFF; BEGIN IMMEDIATE; ROLLBACK", NULL, NULL, NULL);
+    (void)sqlite3_exec(history->handle, "PRAGMA query_only=ON", NULL, NULL, NULL);
+    (void)sqlite3_busy_timeout(history->handle, BUSY_MS);
+    return code == SQLITE_OK ? SHEAF_OK : fail(history, "be written", problem);
 }
 
 static int copy_name(sqlite3_stmt *query, int column, char out[SHEAF_NAME_BYTES]) {

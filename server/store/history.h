@@ -37,6 +37,9 @@ typedef struct {
 SHEAF_MUST_USE sheaf_status sheaf_history_open(const char *state_folder, sheaf_history **out, sheaf_problem *problem);
 void sheaf_history_close(sheaf_history *history); /* NULL is fine */
 
+/* Whether the database takes writes now: its write lock is taken and given back, nothing is written. */
+SHEAF_MUST_USE sheaf_status sheaf_history_can_write(sheaf_history *history, sheaf_problem *problem);
+
 SHEAF_MUST_USE sheaf_status sheaf_history_jobs(sheaf_history *history,
                                                sheaf_status (*each)(const sheaf_job_summary *job, void *context),
                                                void *context, sheaf_problem *problem);
