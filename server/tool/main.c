@@ -16,6 +16,7 @@ static const sheaf_verb verbs[] = {
     {"client", "the devices that a service has seen", sheaf_verb_client},
     {"model", "make, train, evaluate and inspect models without a service", sheaf_verb_model},
     {"data", "split a data set over clients", sheaf_verb_data},
+    {"bench", "figures of this machine, each beside a reference of the same run", sheaf_verb_bench},
     {NULL, NULL, NULL},
 };
 

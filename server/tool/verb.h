@@ -32,3 +32,4 @@ int sheaf_verb_round(int count, char **arguments);
 int sheaf_verb_job(int count, char **arguments);
 int sheaf_verb_model(int count, char **arguments);
 int sheaf_verb_data(int count, char **arguments);
+int sheaf_verb_bench(int count, char **arguments);
