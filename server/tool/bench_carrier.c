@@ -20,6 +20,8 @@
 
 /* ---- server ---- */
 
+static const uint8_t any_digest[SHEAF_DIGEST_BYTES]; /* only names the file */
+
 typedef struct {
     sheaf_digest digest;
     int open, fd;
@@ -35,9 +37,11 @@ typedef struct {
 static void take(serving *server, upload *part, const char *name, sheaf_span bytes) {
     sheaf_problem problem = {SHEAF_OK, ""};
     sheaf_status status = SHEAF_OK;
+    const sheaf_spool_part file = {ROUND, name, any_digest};
+    uint64_t left = 0;
     if (!part->open && server->load->digests) status = sheaf_digest_begin(&part->digest);
     if (!part->open && server->load->durable && status == SHEAF_OK)
-        status = sheaf_spool_receive(&server->spool, ROUND, name, &part->fd, &problem);
+        status = sheaf_spool_receive(&server->spool, &file, &part->fd, &left, &problem);
     part->open = 1;
     if (server->load->digests && status == SHEAF_OK) status = sheaf_digest_update(&part->digest, bytes);
     if (server->load->durable && write(part->fd, bytes.data, bytes.size) != (ssize_t)bytes.size)
@@ -48,9 +52,10 @@ static void take(serving *server, upload *part, const char *name, sheaf_span byt
 static void finish(serving *server, upload *part, const char *name, uint8_t digest[SHEAF_DIGEST_BYTES]) {
     sheaf_problem problem = {SHEAF_OK, ""};
     sheaf_status status = SHEAF_OK;
+    const sheaf_spool_part file = {ROUND, name, any_digest};
     if (server->load->digests) status = sheaf_digest_finish(&part->digest, digest);
     if (server->load->durable && status == SHEAF_OK) {
-        status = sheaf_spool_keep(&server->spool, ROUND, name, part->fd, &problem);
+        status = sheaf_spool_keep(&server->spool, &file, part->fd, &problem);
         (void)close(part->fd);
     }
     part->open = 0;

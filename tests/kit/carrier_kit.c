@@ -26,7 +26,7 @@ sheaf_transport_options carrier_options(const char *url, const pki_kit_files *fi
         .frame_bytes_max = CARRIER_FRAME_MAX,
         .handshake_ms = 2000,
         .exchanges_max = 8,
-        .connections_max = 200,
+        .connections_max = 500,
     };
     return options;
 }

@@ -1,71 +1,13 @@
-/* What every carrier must do, run over each of them: one table of carriers, one list of behaviours. */
+/* What every carrier must do when all goes well, or is refused: run over each of them. */
 #include "tests/cmocka.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tests/kit/carrier_kit.h"
-
-static const struct carrier {
-    const sheaf_transport *transport;
-    const char *url;
-} carriers[] = {
-    {&sheaf_transport_inproc, "inproc://conformance"},
-    {&sheaf_transport_nng, "tls+tcp://127.0.0.1:0"},
-};
-
-static pki_kit *kit;
-static const pki_kit_files *aggregator, *device;
-
-/* An aggregator need not keep more connections of one identity than four, so crowds are made of many. */
-#define LINKS_EACH 4u
-static const pki_kit_files *crowd[10];
-
-static int make_kit(void **state) {
-    (void)state;
-    kit = pki_kit_make();
-    aggregator = pki_kit_issue(kit, "aggregator", "main", NULL);
-    device = pki_kit_issue(kit, "device", "device-01", NULL);
-    for (unsigned i = 0; i < sizeof crowd / sizeof crowd[0]; i++) {
-        char name[16];
-        (void)snprintf(name, sizeof name, "crowd-%02u", i);
-        crowd[i] = pki_kit_issue(kit, "device", name, NULL);
-    }
-    return 0;
-}
-
-static int free_kit(void **state) {
-    (void)state;
-    pki_kit_free(kit);
-    return 0;
-}
-
-static void start(carrier_server *server, const struct carrier *carrier, carrier_mode mode) {
-    sheaf_transport_options options = carrier_options(carrier->url, aggregator);
-    carrier_start(server, carrier->transport, &options, mode);
-}
-
-static sheaf_link *open_link_to(const sheaf_transport *transport, const char *url, const pki_kit_files *files) {
-    sheaf_transport_options options = carrier_options(url, files);
-    sheaf_problem problem = {SHEAF_OK, ""};
-    sheaf_link *link = NULL;
-    sheaf_status status = transport->open_link(&options, &link, &problem);
-    if (status != SHEAF_OK) fail_msg("open_link: %s: %s", sheaf_status_name(status), problem.text);
-    return link;
-}
-
-static sheaf_link *open_link(const carrier_server *server) {
-    return open_link_to(server->transport, server->transport->server_url(server->server), device);
-}
-
-static sheaf_link *open_link_of_crowd(const carrier_server *server, unsigned i) {
-    return open_link_to(server->transport, server->transport->server_url(server->server), crowd[i / LINKS_EACH]);
-}
-
-/* ---- behaviours ---- */
+#include "tests/kit/conformance_kit.h"
 
 static void the_carrier_of_a_url_is_found(void **state) {
-    const struct carrier *carrier = *state;
+    const conformance_carrier *carrier = *state;
     assert_ptr_equal(sheaf_transport_for(carrier->url), carrier->transport);
     assert_null(sheaf_transport_for("mqtt://127.0.0.1"));
 }
@@ -73,8 +15,8 @@ static void the_carrier_of_a_url_is_found(void **state) {
 static void an_answer_comes_back_whole_at_any_size(void **state) {
     static const size_t sizes[] = {0, 1, 100, 16383, 16384, 16385, CARRIER_FRAME_MAX - 1, CARRIER_FRAME_MAX};
     carrier_server server;
-    start(&server, *state, CARRIER_ECHO);
-    sheaf_link *link = open_link(&server);
+    conformance_start(&server, *state, CARRIER_ECHO);
+    sheaf_link *link = conformance_open_link(&server);
     for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         carrier_round_trip(server.transport, link, sizes[i], i);
     assert_int_equal(server.requests, sizeof sizes / sizeof sizes[0]);
@@ -84,8 +26,8 @@ static void an_answer_comes_back_whole_at_any_size(void **state) {
 
 static void an_answer_may_come_later_from_another_thread(void **state) {
     carrier_server server;
-    start(&server, *state, CARRIER_WORKER);
-    sheaf_link *link = open_link(&server);
+    conformance_start(&server, *state, CARRIER_WORKER);
+    sheaf_link *link = conformance_open_link(&server);
     for (unsigned i = 0; i < 50; i++) carrier_round_trip(server.transport, link, 1000u * i, i);
     server.transport->close(link);
     carrier_stop(&server);
@@ -93,12 +35,12 @@ static void an_answer_may_come_later_from_another_thread(void **state) {
 
 static void both_ends_know_each_other_by_certificate(void **state) {
     carrier_server server;
-    start(&server, *state, CARRIER_ECHO);
-    sheaf_link *link = open_link(&server);
+    conformance_start(&server, *state, CARRIER_ECHO);
+    sheaf_link *link = conformance_open_link(&server);
     assert_null(server.transport->peer(link));
     carrier_round_trip(server.transport, link, 10, 1);
     sheaf_certificate *own = NULL;
-    assert_int_equal(sheaf_certificate_from_pem_file(device->certificate, &own, NULL), SHEAF_OK);
+    assert_int_equal(sheaf_certificate_from_pem_file(conformance_device->certificate, &own, NULL), SHEAF_OK);
     assert_string_equal(server.last_peer.tenant, "acme");
     assert_string_equal(server.last_peer.name, "device-01");
     assert_int_equal(server.last_peer.role, SHEAF_ROLE_DEVICE);
@@ -115,8 +57,8 @@ static void both_ends_know_each_other_by_certificate(void **state) {
 static void a_frame_above_the_limit_is_not_taken(void **state) {
     static uint8_t big[CARRIER_FRAME_MAX + 1];
     carrier_server server;
-    start(&server, *state, CARRIER_ECHO);
-    sheaf_link *link = open_link(&server);
+    conformance_start(&server, *state, CARRIER_ECHO);
+    sheaf_link *link = conformance_open_link(&server);
     assert_int_equal(server.transport->send(link, sheaf_span_of(big, sizeof big)), SHEAF_E_TOO_LARGE);
     carrier_round_trip(server.transport, link, 10, 1);
     server.transport->close(link);
@@ -125,12 +67,12 @@ static void a_frame_above_the_limit_is_not_taken(void **state) {
 
 static void the_server_ends_connections_that_exceed_its_limit(void **state) {
     static uint8_t big[5000];
-    const struct carrier *carrier = *state;
+    const conformance_carrier *carrier = *state;
     carrier_server server;
-    sheaf_transport_options options = carrier_options(carrier->url, aggregator);
+    sheaf_transport_options options = carrier_options(carrier->url, conformance_aggregator);
     options.frame_bytes_max = sizeof big - 1;
     carrier_start(&server, carrier->transport, &options, CARRIER_ECHO);
-    sheaf_link *link = open_link(&server);
+    sheaf_link *link = conformance_open_link(&server);
     uint8_t bytes[16];
     sheaf_buffer answer = {bytes, 0, sizeof bytes};
     sheaf_problem problem = {SHEAF_OK, ""};
@@ -147,8 +89,8 @@ static void the_server_ends_connections_that_exceed_its_limit(void **state) {
 static void an_answer_that_does_not_fit_is_said_and_dropped(void **state) {
     static uint8_t request[100];
     carrier_server server;
-    start(&server, *state, CARRIER_ECHO);
-    sheaf_link *link = open_link(&server);
+    conformance_start(&server, *state, CARRIER_ECHO);
+    sheaf_link *link = conformance_open_link(&server);
     uint8_t bytes[99];
     sheaf_buffer answer = {bytes, 0, sizeof bytes};
     sheaf_problem problem = {SHEAF_OK, ""};
@@ -161,8 +103,8 @@ static void an_answer_that_does_not_fit_is_said_and_dropped(void **state) {
 
 static void one_request_at_a_time(void **state) {
     carrier_server server;
-    start(&server, *state, CARRIER_HOLD);
-    sheaf_link *link = open_link(&server);
+    conformance_start(&server, *state, CARRIER_HOLD);
+    sheaf_link *link = conformance_open_link(&server);
     uint8_t bytes[16];
     sheaf_buffer answer = {bytes, 0, sizeof bytes};
     assert_int_equal(server.transport->receive(link, &answer, NULL), SHEAF_AGAIN);
@@ -184,8 +126,8 @@ static void many_links_work_side_by_side(void **state) {
     carrier_server server;
     sheaf_link *links[LINKS];
     uint8_t bytes[LINKS][64];
-    start(&server, *state, CARRIER_WORKER);
-    for (unsigned i = 0; i < LINKS; i++) links[i] = open_link_of_crowd(&server, i);
+    conformance_start(&server, *state, CARRIER_WORKER);
+    for (unsigned i = 0; i < LINKS; i++) links[i] = conformance_open_link_of_crowd(&server, i);
     for (unsigned round = 0; round < ROUNDS; round++) {
         for (unsigned i = 0; i < LINKS; i++) {
             uint8_t request[2] = {(uint8_t)i, (uint8_t)round};
@@ -210,9 +152,9 @@ static void no_more_exchanges_than_allowed_wait_at_once(void **state) {
     enum { LINKS = 12 };
     carrier_server server;
     sheaf_link *links[LINKS];
-    start(&server, *state, CARRIER_HOLD); /* exchanges_max is 8 */
+    conformance_start(&server, *state, CARRIER_HOLD); /* exchanges_max is 8 */
     for (unsigned i = 0; i < LINKS; i++) {
-        links[i] = open_link_of_crowd(&server, i);
+        links[i] = conformance_open_link_of_crowd(&server, i);
         assert_int_equal(server.transport->send(links[i], sheaf_span_of("x", 1)), SHEAF_OK);
     }
     uint8_t bytes[16];
@@ -232,9 +174,9 @@ static void no_more_exchanges_than_allowed_wait_at_once(void **state) {
 }
 
 static void connections_above_the_limit_are_turned_away(void **state) {
-    const struct carrier *carrier = *state;
+    const conformance_carrier *carrier = *state;
     carrier_server server;
-    sheaf_transport_options options = carrier_options(carrier->url, aggregator);
+    sheaf_transport_options options = carrier_options(carrier->url, conformance_aggregator);
     options.connections_max = 2;
     carrier_start(&server, carrier->transport, &options, CARRIER_ECHO);
     sheaf_link *links[3];
@@ -242,10 +184,10 @@ static void connections_above_the_limit_are_turned_away(void **state) {
     sheaf_buffer answer = {bytes, 0, sizeof bytes};
     sheaf_problem problem = {SHEAF_OK, ""};
     for (unsigned i = 0; i < 2; i++) {
-        links[i] = open_link(&server);
+        links[i] = conformance_open_link(&server);
         carrier_round_trip(server.transport, links[i], 10, i);
     }
-    links[2] = open_link(&server);
+    links[2] = conformance_open_link(&server);
     assert_int_equal(carrier_ask(server.transport, links[2], sheaf_span_of("x", 1), &answer, &problem),
                      SHEAF_E_NETWORK);
     carrier_wait_rejects(&server, 1);
@@ -260,8 +202,8 @@ static void connections_above_the_limit_are_turned_away(void **state) {
 
 static void a_request_that_is_given_up_makes_room(void **state) {
     carrier_server server;
-    start(&server, *state, CARRIER_HOLD);
-    sheaf_link *link = open_link(&server);
+    conformance_start(&server, *state, CARRIER_HOLD);
+    sheaf_link *link = conformance_open_link(&server);
     uint8_t bytes[16];
     sheaf_buffer answer = {bytes, 0, sizeof bytes};
     server.transport->cancel(link); /* nothing to give up: fine */
@@ -293,9 +235,9 @@ static void a_request_that_is_given_up_makes_room(void **state) {
 static void links_may_be_given_up_and_closed_at_any_moment(void **state) {
     static uint8_t request[40000];
     carrier_server server;
-    start(&server, *state, CARRIER_WORKER);
+    conformance_start(&server, *state, CARRIER_WORKER);
     for (unsigned i = 0; i < 60; i++) {
-        sheaf_link *link = open_link(&server);
+        sheaf_link *link = conformance_open_link(&server);
         assert_int_equal(server.transport->send(link, sheaf_span_of(request, sizeof request)), SHEAF_OK);
         carrier_sleep_ms(i % 12u);
         if (i % 3u == 0) server.transport->cancel(link);
@@ -308,10 +250,10 @@ static void links_may_be_given_up_and_closed_at_any_moment(void **state) {
 static void a_server_stops_with_exchanges_that_wait(void **state) {
     carrier_server server;
     sheaf_link *links[4];
-    const sheaf_transport *transport = ((const struct carrier *)*state)->transport;
-    start(&server, *state, CARRIER_HOLD);
+    const sheaf_transport *transport = ((const conformance_carrier *)*state)->transport;
+    conformance_start(&server, *state, CARRIER_HOLD);
     for (unsigned i = 0; i < 4; i++) {
-        links[i] = open_link(&server);
+        links[i] = conformance_open_link(&server);
         assert_int_equal(transport->send(links[i], sheaf_span_of("x", 1)), SHEAF_OK);
     }
     sheaf_exchange *exchange = carrier_take(&server);
@@ -328,16 +270,16 @@ static void a_server_stops_with_exchanges_that_wait(void **state) {
 }
 
 static void a_link_finds_the_server_that_came_back(void **state) {
-    const struct carrier *carrier = *state;
+    const conformance_carrier *carrier = *state;
     carrier_server server;
     char url[300];
-    start(&server, carrier, CARRIER_ECHO);
+    conformance_start(&server, carrier, CARRIER_ECHO);
     (void)snprintf(url, sizeof url, "%s", carrier->transport->server_url(server.server));
-    sheaf_link *link = open_link(&server);
+    sheaf_link *link = conformance_open_link(&server);
     carrier_round_trip(carrier->transport, link, 10, 1);
     for (unsigned restart = 0; restart < 3; restart++) {
         carrier_stop(&server);
-        sheaf_transport_options options = carrier_options(url, aggregator);
+        sheaf_transport_options options = carrier_options(url, conformance_aggregator);
         carrier_start(&server, carrier->transport, &options, CARRIER_ECHO);
         uint8_t bytes[16];
         sheaf_buffer answer = {bytes, 0, sizeof bytes};
@@ -350,19 +292,19 @@ static void a_link_finds_the_server_that_came_back(void **state) {
 }
 
 static void a_link_may_be_there_before_its_server(void **state) {
-    const struct carrier *carrier = *state;
+    const conformance_carrier *carrier = *state;
     carrier_server server;
     char url[300];
-    start(&server, carrier, CARRIER_ECHO); /* only to learn a free port */
+    conformance_start(&server, carrier, CARRIER_ECHO); /* only to learn a free port */
     (void)snprintf(url, sizeof url, "%s", carrier->transport->server_url(server.server));
     carrier_stop(&server);
-    sheaf_link *link = open_link_to(carrier->transport, url, device);
+    sheaf_link *link = conformance_open_link_to(carrier->transport, url, conformance_device);
     uint8_t bytes[16];
     sheaf_buffer answer = {bytes, 0, sizeof bytes};
     sheaf_problem problem = {SHEAF_OK, ""};
     assert_int_equal(carrier_ask(carrier->transport, link, sheaf_span_of("x", 1), &answer, &problem), SHEAF_E_NETWORK);
     assert_non_null(strstr(problem.text, "refused"));
-    sheaf_transport_options options = carrier_options(url, aggregator);
+    sheaf_transport_options options = carrier_options(url, conformance_aggregator);
     carrier_start(&server, carrier->transport, &options, CARRIER_ECHO);
     assert_int_equal(carrier_insist(carrier->transport, link, sheaf_span_of("x", 1), &answer, &problem), SHEAF_OK);
     carrier->transport->close(link);
@@ -370,10 +312,11 @@ static void a_link_may_be_there_before_its_server(void **state) {
 }
 
 static void an_address_in_use_is_said(void **state) {
-    const struct carrier *carrier = *state;
+    const conformance_carrier *carrier = *state;
     carrier_server server;
-    start(&server, carrier, CARRIER_ECHO);
-    sheaf_transport_options options = carrier_options(carrier->transport->server_url(server.server), aggregator);
+    conformance_start(&server, carrier, CARRIER_ECHO);
+    sheaf_transport_options options =
+        carrier_options(carrier->transport->server_url(server.server), conformance_aggregator);
     sheaf_server *second = NULL;
     sheaf_problem problem = {SHEAF_OK, ""};
     assert_int_equal(carrier->transport->open_server(&options, NULL, NULL, NULL, &second, &problem),
@@ -384,8 +327,9 @@ static void an_address_in_use_is_said(void **state) {
 
 static void a_role_at_the_wrong_end_is_turned_away(void **state) {
     carrier_server server;
-    start(&server, *state, CARRIER_ECHO);
-    sheaf_link *link = open_link_to(server.transport, server.transport->server_url(server.server), aggregator);
+    conformance_start(&server, *state, CARRIER_ECHO);
+    sheaf_link *link =
+        conformance_open_link_to(server.transport, server.transport->server_url(server.server), conformance_aggregator);
     uint8_t bytes[16];
     sheaf_buffer answer = {bytes, 0, sizeof bytes};
     sheaf_problem problem = {SHEAF_OK, ""};
@@ -398,8 +342,8 @@ static void a_role_at_the_wrong_end_is_turned_away(void **state) {
 }
 
 static void missing_files_and_bad_urls_are_said_at_once(void **state) {
-    const struct carrier *carrier = *state;
-    sheaf_transport_options options = carrier_options(carrier->url, device);
+    const conformance_carrier *carrier = *state;
+    sheaf_transport_options options = carrier_options(carrier->url, conformance_device);
     sheaf_link *link = NULL;
     sheaf_problem problem = {SHEAF_OK, ""};
     options.url = carrier->transport->url_prefix;
@@ -412,48 +356,27 @@ static void missing_files_and_bad_urls_are_said_at_once(void **state) {
     carrier->transport->stop_server(NULL);
 }
 
-static const struct behaviour {
-    const char *name;
-    CMUnitTestFunction run;
-} behaviours[] = {
-#define BEHAVIOUR(f)                                                                                                   \
-    { #f, f }
-    BEHAVIOUR(the_carrier_of_a_url_is_found),
-    BEHAVIOUR(an_answer_comes_back_whole_at_any_size),
-    BEHAVIOUR(an_answer_may_come_later_from_another_thread),
-    BEHAVIOUR(both_ends_know_each_other_by_certificate),
-    BEHAVIOUR(a_frame_above_the_limit_is_not_taken),
-    BEHAVIOUR(the_server_ends_connections_that_exceed_its_limit),
-    BEHAVIOUR(an_answer_that_does_not_fit_is_said_and_dropped),
-    BEHAVIOUR(one_request_at_a_time),
-    BEHAVIOUR(many_links_work_side_by_side),
-    BEHAVIOUR(no_more_exchanges_than_allowed_wait_at_once),
-    BEHAVIOUR(connections_above_the_limit_are_turned_away),
-    BEHAVIOUR(a_request_that_is_given_up_makes_room),
-    BEHAVIOUR(links_may_be_given_up_and_closed_at_any_moment),
-    BEHAVIOUR(a_server_stops_with_exchanges_that_wait),
-    BEHAVIOUR(a_link_finds_the_server_that_came_back),
-    BEHAVIOUR(a_link_may_be_there_before_its_server),
-    BEHAVIOUR(an_address_in_use_is_said),
-    BEHAVIOUR(a_role_at_the_wrong_end_is_turned_away),
-    BEHAVIOUR(missing_files_and_bad_urls_are_said_at_once),
-#undef BEHAVIOUR
-};
-
-#define CARRIERS   (sizeof carriers / sizeof carriers[0])
-#define BEHAVIOURS (sizeof behaviours / sizeof behaviours[0])
-
 int main(void) {
-    static char names[CARRIERS * BEHAVIOURS][128];
-    static struct CMUnitTest tests[CARRIERS * BEHAVIOURS];
-    for (size_t c = 0; c < CARRIERS; c++) {
-        for (size_t b = 0; b < BEHAVIOURS; b++) {
-            size_t i = c * BEHAVIOURS + b;
-            (void)snprintf(names[i], sizeof names[i], "%s: %s", carriers[c].transport->name, behaviours[b].name);
-            tests[i].name = names[i];
-            tests[i].test_func = behaviours[b].run;
-            tests[i].initial_state = (void *)(uintptr_t)&carriers[c];
-        }
-    }
-    return cmocka_run_group_tests(tests, make_kit, free_kit);
+    static const conformance_behaviour behaviours[] = {
+        CONFORMANCE(the_carrier_of_a_url_is_found, 0),
+        CONFORMANCE(an_answer_comes_back_whole_at_any_size, 0),
+        CONFORMANCE(an_answer_may_come_later_from_another_thread, 0),
+        CONFORMANCE(both_ends_know_each_other_by_certificate, 0),
+        CONFORMANCE(a_frame_above_the_limit_is_not_taken, 0),
+        CONFORMANCE(the_server_ends_connections_that_exceed_its_limit, 0),
+        CONFORMANCE(an_answer_that_does_not_fit_is_said_and_dropped, 0),
+        CONFORMANCE(one_request_at_a_time, 0),
+        CONFORMANCE(many_links_work_side_by_side, 0),
+        CONFORMANCE(no_more_exchanges_than_allowed_wait_at_once, 0),
+        CONFORMANCE(connections_above_the_limit_are_turned_away, 0),
+        CONFORMANCE(a_request_that_is_given_up_makes_room, 0),
+        CONFORMANCE(links_may_be_given_up_and_closed_at_any_moment, 0),
+        CONFORMANCE(a_server_stops_with_exchanges_that_wait, 0),
+        CONFORMANCE(a_link_finds_the_server_that_came_back, 0),
+        CONFORMANCE(a_link_may_be_there_before_its_server, 0),
+        CONFORMANCE(an_address_in_use_is_said, 0),
+        CONFORMANCE(a_role_at_the_wrong_end_is_turned_away, 0),
+        CONFORMANCE(missing_files_and_bad_urls_are_said_at_once, 0),
+    };
+    return conformance_run(behaviours, sizeof behaviours / sizeof behaviours[0]);
 }

@@ -1,0 +1,104 @@
+#include "tests/kit/conformance_kit.h"
+
+#include <stdio.h>
+#include <sys/resource.h>
+
+static const conformance_carrier carriers[] = {
+    {&sheaf_transport_inproc, "inproc://conformance", 0},
+    {&sheaf_transport_nng, "tls+tcp://127.0.0.1:0", CONFORMANCE_OVER_TCP},
+};
+
+static pki_kit *kit;
+const pki_kit_files *conformance_aggregator, *conformance_device;
+
+static const pki_kit_files *crowd[CONFORMANCE_CROWD / CONFORMANCE_EACH];
+
+/* Both ends of a crowd stand in this process. */
+static void allow_descriptors(void) {
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = limit.rlim_max < 8192 ? limit.rlim_max : 8192;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+static int make_kit(void **state) {
+    (void)state;
+    allow_descriptors();
+    kit = pki_kit_make();
+    conformance_aggregator = pki_kit_issue(kit, "aggregator", "main", NULL);
+    conformance_device = pki_kit_issue(kit, "device", "device-01", NULL);
+    for (unsigned i = 0; i < sizeof crowd / sizeof crowd[0]; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "crowd-%03u", i);
+        crowd[i] = pki_kit_issue(kit, "device", name, NULL);
+    }
+    return 0;
+}
+
+static int free_kit(void **state) {
+    (void)state;
+    pki_kit_free(kit);
+    return 0;
+}
+
+void conformance_start(carrier_server *server, const conformance_carrier *carrier, carrier_mode mode) {
+    sheaf_transport_options options = carrier_options(carrier->url, conformance_aggregator);
+    carrier_start(server, carrier->transport, &options, mode);
+}
+
+sheaf_link *conformance_open_link_to(const sheaf_transport *transport, const char *url, const pki_kit_files *files) {
+    sheaf_transport_options options = carrier_options(url, files);
+    sheaf_problem problem = {SHEAF_OK, ""};
+    sheaf_link *link = NULL;
+    sheaf_status status = transport->open_link(&options, &link, &problem);
+    if (status != SHEAF_OK) fail_msg("open_link: %s: %s", sheaf_status_name(status), problem.text);
+    return link;
+}
+
+sheaf_link *conformance_open_window(const carrier_server *server, const char *url, uint32_t window) {
+    sheaf_transport_options options = carrier_options(url, conformance_device);
+    sheaf_problem problem = {SHEAF_OK, ""};
+    sheaf_link *link = NULL;
+    options.window = window;
+    sheaf_status status = server->transport->open_link(&options, &link, &problem);
+    if (status != SHEAF_OK) fail_msg("open_link: %s: %s", sheaf_status_name(status), problem.text);
+    return link;
+}
+
+const char *conformance_url_of(const carrier_server *server) { return server->transport->server_url(server->server); }
+
+sheaf_link *conformance_open_link(const carrier_server *server) {
+    return conformance_open_link_to(server->transport, server->transport->server_url(server->server),
+                                    conformance_device);
+}
+
+sheaf_link *conformance_open_link_of_crowd(const carrier_server *server, unsigned i) {
+    return conformance_open_link_to(server->transport, server->transport->server_url(server->server),
+                                    crowd[i / CONFORMANCE_EACH]);
+}
+
+#define CARRIERS       (sizeof carriers / sizeof carriers[0])
+#define BEHAVIOURS_MAX 64u
+
+static unsigned abilities(const conformance_carrier *carrier) {
+    return carrier->abilities | (carrier->transport->cast != NULL ? CONFORMANCE_CASTS : 0u);
+}
+
+int conformance_run(const conformance_behaviour *behaviours, size_t behaviour_count) {
+    static char names[CARRIERS * BEHAVIOURS_MAX][128];
+    static struct CMUnitTest tests[CARRIERS * BEHAVIOURS_MAX];
+    size_t count = 0;
+    assert_true(behaviour_count <= BEHAVIOURS_MAX);
+    for (size_t c = 0; c < CARRIERS; c++) {
+        for (size_t b = 0; b < behaviour_count; b++) {
+            if ((behaviours[b].needs & ~abilities(&carriers[c])) != 0) continue;
+            (void)snprintf(names[count], sizeof names[count], "%s: %s", carriers[c].transport->name,
+                           behaviours[b].name);
+            tests[count].name = names[count];
+            tests[count].test_func = behaviours[b].run;
+            tests[count].initial_state = (void *)(uintptr_t)&carriers[c];
+            count++;
+        }
+    }
+    return _cmocka_run_group_tests("conformance", tests, count, make_kit, free_kit);
+}
