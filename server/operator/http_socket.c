@@ -10,7 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define BACKLOG 64
+#define BACKLOG 256 /* a Unix socket refuses at once when it is full */
 
 static sheaf_status open_socket(int family, int *fd, sheaf_problem *problem) {
     *fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

@@ -36,6 +36,15 @@ class Service(fleet.Fleet):
         with open(self.config, "w", encoding="utf-8") as file:
             file.write(text + getattr(self, "extra", ""))
 
+    def close(self):
+        """A service that still runs must end well: sanitizers speak through its exit code."""
+        code, said = 0, ""
+        if self.server is not None and self.server.poll() is None:
+            code = self.stop_server()
+            said = self.server.stderr.read()
+        super().close()
+        assert code == 0, (code, said)
+
     @property
     def socket_path(self):
         return os.path.join(self.state, "operator.sock")
@@ -62,8 +71,8 @@ class Service(fleet.Fleet):
     def bare(self):
         """A socket that says whatever a test wants."""
         stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        stream.settimeout(30)
         stream.connect(self.socket_path)
+        stream.settimeout(30)
         return stream
 
     def tool(self, *arguments):

@@ -2,12 +2,15 @@
 import base64
 import json
 import os
+import re
 import shutil
 import signal
+import socket
 import ssl
 import http.client
 import subprocess
 import sys
+import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(__file__))
@@ -204,6 +207,41 @@ class Enrolment(Https):
         with open(os.path.join(self.service.pki, "ca.pem"), encoding="ascii") as file:
             self.assertEqual([ssl.PEM_cert_to_DER_cert(c.strip()[:c.strip().index("-----END") + 25]) for c in found],
                              [ssl.PEM_cert_to_DER_cert(file.read())])
+
+    def test_each_resource_lets_in_whom_the_document_says(self):
+        with open(os.path.join(os.environ["SHEAF_SOURCE"], "docs", "API.md"), encoding="utf-8") as file:
+            rows = re.findall(r"^\| `(GET|POST) (\S+)` \| ([^|]+) \|", file.read(), re.M)
+        self.assertGreater(len(rows), 15)
+        for method, path, who in rows:
+            path = path.replace("TENANT", fleet.TENANT).replace("NAME", "nobody").replace("/R", "/1")
+            for role, name in (("operator", "operator-olga"), ("auditor", "auditor-ann"), ("device", "device-d00"),
+                               ("anyone", None)):
+                may = "anyone" in who or role in who
+                with self.subTest((method, path, role)):
+                    code, _, answer = self.ask(name, path, method)
+                    refused = code == 403 and answer["error"] == "wrong_role"
+                    self.assertEqual(refused, not may, answer)
+                    self.assertNotEqual(code, 405)
+                    self.assertFalse(code == 404 and "API.md" in answer["detail"], answer)  # there is such a resource
+
+    def test_silent_handshakes_keep_nobody_out(self):
+        silent = []
+        for _ in range(200):
+            stream = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+            silent.append(stream)
+        garbage = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        garbage.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")  # no TLS
+        began = time.monotonic()
+        for _ in range(5):
+            self.assertEqual(self.ask("operator-olga", "/livez")[0], 200)
+        self.assertLess(time.monotonic() - began, 5)
+        try:
+            heard = garbage.recv(100)
+        except ConnectionResetError:
+            heard = b""
+        self.assertFalse(heard.startswith(b"HTTP"))
+        for stream in [*silent, garbage]:
+            stream.close()
 
     def test_a_stranger_may_nothing_else(self):
         for path in ("/livez", "/v1/jobs", "/metrics", EST + "simplereenroll"):
