@@ -42,7 +42,7 @@ void sheaf_get_clients(sheaf_call *call) {
     size_t count = sheaf_clients_list(call->operator->options.clients, call->tenant, skip, rows, limit, &total);
     for (size_t i = 0; i < count; i++) (void)json_array_append_new(list, client_of(&rows[i]));
     free(rows);
-    json_t *next = skip + count < total ? json_integer((json_int_t)(skip + count)) : json_null();
+    json_t *next = skip + count < total ? json_integer((json_int_t)skip + (json_int_t)count) : json_null();
     sheaf_call_answer(call, 200,
                       json_pack("{s:o, s:I, s:o}", "clients", list, "total", (json_int_t)total, "next", next));
 }

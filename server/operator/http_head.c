@@ -258,6 +258,8 @@ const char *sheaf_http_parameter_of(const sheaf_http_head *head, const char *nam
 
 /* --- base64 and Basic --------------------------------------------------------------------------------------------- */
 
+static int is_blank(uint8_t c) { return c == '\r' || c == '\n' || c == ' ' || c == '\t'; }
+
 static int digit_of(uint8_t c) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const char *found = c == '\0' ? NULL : strchr(digits, c);
@@ -270,7 +272,7 @@ int sheaf_http_read_base64(sheaf_span text, sheaf_buffer *out) {
     out->size = 0;
     for (size_t i = 0; i < text.size; i++) {
         uint8_t c = text.data[i];
-        if (c == '\r' || c == '\n' || c == ' ' || c == '\t') continue;
+        if (is_blank(c)) continue;
         int digit = c == '=' ? 0 : digit_of(c);
         if (digit < 0 || (padding > 0 && c != '=') || (c == '=' && digits < 2)) return 0;
         padding += c == '=';
@@ -284,7 +286,7 @@ int sheaf_http_read_base64(sheaf_span text, sheaf_buffer *out) {
         digits = 0;
         if (padding > 0) { /* only blanks may follow */
             for (i++; i < text.size; i++) {
-                if (memchr("\r\n \t", text.data[i], 4) == NULL) return 0;
+                if (!is_blank(text.data[i])) return 0;
             }
         }
     }
@@ -301,10 +303,11 @@ static int is_clean(const uint8_t *bytes, size_t size) {
 int sheaf_http_read_basic(const char *authorization, char user[SHEAF_NAME_BYTES],
                           char password[SHEAF_HTTP_PARAMETER_BYTES]) {
     static const char scheme[] = "Basic ";
+    const size_t scheme_size = strlen(scheme);
     uint8_t memory[SHEAF_HTTP_AUTHORIZATION_BYTES];
     sheaf_buffer plain = {memory, 0, sizeof memory};
-    if (strncasecmp(authorization, scheme, sizeof scheme - 1) != 0) return 0;
-    authorization += sizeof scheme - 1;
+    if (strncasecmp(authorization, scheme, scheme_size) != 0) return 0;
+    authorization += scheme_size;
     int ok = sheaf_http_read_base64(sheaf_span_of(authorization, strlen(authorization)), &plain) &&
              is_clean(plain.data, plain.size);
     const uint8_t *colon = ok ? memchr(plain.data, ':', plain.size) : NULL;

@@ -161,12 +161,14 @@ static void all_refusals(const page *to) {
 /* --- of the process ----------------------------------------------------------------------------------------------- */
 
 static double resident_bytes(void) {
-    unsigned long long pages = 0, resident = 0;
+    char line[128], *end = NULL;
     FILE *file = fopen("/proc/self/statm", "r");
     if (file == NULL) return 0;
-    int found = fscanf(file, "%llu %llu", &pages, &resident);
+    const char *found = fgets(line, sizeof line, file);
     fclose(file);
-    return found == 2 ? (double)resident * (double)sysconf(_SC_PAGESIZE) : 0;
+    if (found == NULL) return 0;
+    (void)strtoull(line, &end, 10); /* all of its address space; then what is resident */
+    return (double)strtoull(end, NULL, 10) * (double)sysconf(_SC_PAGESIZE);
 }
 
 static void process_lines(const page *to) {

@@ -95,7 +95,7 @@ class Jobs(unittest.TestCase):
         code, answer = self.service.post(PATH + "/cancel")
         self.assertEqual((code, answer["status"]), (200, "cancelled"))
         for process in self.service.devices.values():
-            self.assertNotEqual(process.wait(60), None)
+            self.assertEqual(process.wait(60), 1)  # the job ended without success
         self.assertEqual(self.service.post(PATH + "/cancel")[0], 200)
         for order in ("pause", "resume"):
             code, answer = self.service.post(f"{PATH}/{order}")
