@@ -2,6 +2,7 @@
 import json
 import os
 import signal
+import sqlite3
 import stat
 import sys
 import time
@@ -87,6 +88,20 @@ class Jobs(unittest.TestCase):
         self.service.start_server()
         self.assertEqual(self.service.job()["status"], "paused")
         self.assertIn("paused", self.service.tool("job", "status").stdout)
+
+    def test_a_state_from_before_there_were_pauses_is_brought_up_to_date(self):
+        self.service.stop_server()
+        for sql in ("ALTER TABLE jobs DROP COLUMN paused", "UPDATE meta SET value = 1 WHERE key = 'schema'"):
+            database = sqlite3.connect(os.path.join(self.service.state, "state.db"), isolation_level=None)
+            database.execute(sql)
+            database.close()
+        old = self.service.tool("job", "status")
+        self.assertEqual(old.returncode, 3)
+        self.assertIn("has schema 1, this program knows 2; a start of sheafd brings it up to date", old.stderr)
+        self.service.start_server()
+        self.assertEqual(self.service.job()["status"], "running")
+        self.assertEqual(self.service.post(PATH + "/pause")[0], 200)
+        self.assertEqual(self.service.query("SELECT paused, (SELECT value FROM meta WHERE key = 'schema') FROM jobs"), [(1, 2)])
 
     def test_a_cancelled_job_ends_its_devices_and_stays_cancelled(self):
         self.assertEqual(self.service.post(PATH + "/pause")[0], 200)
