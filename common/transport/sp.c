@@ -16,11 +16,11 @@ static int is_gone(const sheaf_sp *sp) {
 static int step(sheaf_sp_way *way) {
     sheaf_sp *sp = way->sp;
     pthread_mutex_lock(&sp->lock);
-    int closed = sp->closed;
+    int closed = sp->closed, is_first = way->moved == 0; /* not to be read once the step has begun */
     if (!closed) {
         (void)nng_aio_set_iov(way->aio, 2, way->parts); /* fails only above 8 parts */
         (way == &sp->out ? nng_stream_send : nng_stream_recv)(sp->stream, way->aio);
-        if (way->moved == 0 && is_gone(sp)) { /* it may just have swallowed this step */
+        if (is_first && is_gone(sp)) { /* it may just have swallowed this step */
             nng_stream_close(sp->stream);
             sp->closed = 1;
         }

@@ -147,6 +147,13 @@ sheaf_exchange *carrier_take(carrier_server *server) {
     return exchange;
 }
 
+unsigned carrier_rejects(carrier_server *server) {
+    pthread_mutex_lock(&server->lock);
+    unsigned rejects = server->rejects;
+    pthread_mutex_unlock(&server->lock);
+    return rejects;
+}
+
 void carrier_wait_rejects(carrier_server *server, unsigned count) {
     pthread_mutex_lock(&server->lock);
     while (server->rejects < count) wait_change(server, "a rejection");

@@ -44,6 +44,8 @@ void carrier_start(carrier_server *server, const sheaf_transport *transport, con
 void carrier_stop(carrier_server *server);
 /* Waits for a held exchange. */
 sheaf_exchange *carrier_take(carrier_server *server);
+/* Peers that were turned away so far. */
+unsigned carrier_rejects(carrier_server *server);
 /* Waits until so many peers were turned away. */
 void carrier_wait_rejects(carrier_server *server, unsigned count);
 

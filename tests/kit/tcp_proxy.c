@@ -145,3 +145,10 @@ void tcp_proxy_cut_after(tcp_proxy *proxy, int64_t bytes) {
     proxy->lifetime = bytes;
     pthread_mutex_unlock(&proxy->lock);
 }
+
+unsigned tcp_proxy_connections(tcp_proxy *proxy) {
+    pthread_mutex_lock(&proxy->lock);
+    unsigned connections = proxy->connections;
+    pthread_mutex_unlock(&proxy->lock);
+    return connections;
+}

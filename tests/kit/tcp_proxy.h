@@ -38,3 +38,5 @@ void tcp_proxy_set_rate(tcp_proxy *proxy, uint64_t bytes_per_s);
 void tcp_proxy_stall(tcp_proxy *proxy, int stalled);
 /* Connections that begin from now on break after so many bytes of both ways; negative: they do not. */
 void tcp_proxy_cut_after(tcp_proxy *proxy, int64_t bytes);
+/* How many have begun so far. */
+unsigned tcp_proxy_connections(tcp_proxy *proxy);

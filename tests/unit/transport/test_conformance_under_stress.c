@@ -163,7 +163,7 @@ static void four_hundred_links_work_in_one_process(void **state) {
             assert_int_equal(bytes[2], i / 256u);
         }
     }
-    assert_int_equal(server.rejects, 0);
+    assert_int_equal(carrier_rejects(&server), 0);
     for (unsigned i = 0; i < CONFORMANCE_CROWD; i++) server.transport->close(links[i]);
     carrier_stop(&server);
 }
@@ -187,11 +187,11 @@ static void a_connection_may_break_at_any_byte(void **state) {
     for (unsigned cut = 1; cut < 6500; cut += 190) {
         sheaf_buffer answer = {bytes, 0, sizeof bytes};
         sheaf_problem problem = {SHEAF_OK, ""};
-        unsigned before = proxy.connections;
+        unsigned before = tcp_proxy_connections(&proxy);
         tcp_proxy_cut_after(&proxy, cut);
         sheaf_link *link = conformance_open_window(&server, through(&server, &proxy, url), 2);
         assert_int_equal(server.transport->send(link, sheaf_span_of(request, sizeof request)), SHEAF_OK);
-        while (proxy.connections == before) carrier_sleep_ms(1);
+        while (tcp_proxy_connections(&proxy) == before) carrier_sleep_ms(1);
         tcp_proxy_cut_after(&proxy, -1);
         sheaf_status status = carrier_poll(server.transport, link, &answer, &problem);
         if (status == SHEAF_E_NETWORK)
@@ -215,7 +215,7 @@ static void a_window_survives_connections_that_keep_breaking(void **state) {
     tcp_proxy_cut_after(&proxy, 300000); /* some requests of a window get through, and then no more */
     sheaf_link *link = conformance_open_window(&server, through(&server, &proxy, url), 4);
     ask_all(&server, link, 100);
-    assert_true(proxy.connections > 3);
+    assert_true(tcp_proxy_connections(&proxy) > 3);
     assert_true(server.requests > 100); /* some twice */
     server.transport->close(link);
     tcp_proxy_stop(&proxy);
@@ -321,13 +321,13 @@ static void a_slow_line_is_not_cut_while_bytes_move(void **state) {
     uint8_t bytes[16];
     sheaf_buffer answer = {bytes, 0, sizeof bytes};
     assert_int_equal(carrier_insist(carrier->transport, link, sheaf_span_of("x", 1), &answer, NULL), SHEAF_OK);
-    unsigned connections = proxy.connections;
+    unsigned connections = tcp_proxy_connections(&proxy);
     tcp_proxy_set_rate(&proxy, 16384);
     uint64_t begun = carrier_now_ms();
     carrier_round_trip(carrier->transport, link, CARRIER_FRAME_MAX, 1);
     assert_true(carrier_now_ms() - begun > 4000); /* it was slow indeed */
-    assert_int_equal(proxy.connections, connections);
-    assert_int_equal(server.rejects, 0);
+    assert_int_equal(tcp_proxy_connections(&proxy), connections);
+    assert_int_equal(carrier_rejects(&server), 0);
     carrier->transport->close(link);
     tcp_proxy_stop(&proxy);
     carrier_stop(&server);

@@ -462,7 +462,7 @@ static void two_hundred_silent_connections_slow_nobody(void **state) {
     print_message("round trip of 1,000 bytes: %llu us alone, %llu us among 200 silent connections\n",
                   (unsigned long long)alone, (unsigned long long)among);
     assert_true(among <= 2 * alone + 100); /* a noisy machine; 200 that cost anything would show as far more */
-    assert_int_equal(server.rejects, 0);
+    assert_int_equal(carrier_rejects(&server), 0);
     for (unsigned i = 0; i < STRANGERS; i++) (void)close(strangers[i]);
     for (unsigned i = 0; i < MEMBERS; i++) raw_client_close(&members[i]);
     nng->close(link);
@@ -489,7 +489,7 @@ static void a_trickler_is_left_alone_while_nobody_waits(void **state) {
     trickle(&slow, 1, 3 * HANDSHAKE_MS + 1500); /* longer than it might be silent */
     sheaf_link *link = open_link_as(&server, pki_kit_issue(kit, "device", "quick-1", NULL));
     carrier_round_trip(nng, link, 100, 1);
-    assert_int_equal(server.rejects, 0);
+    assert_int_equal(carrier_rejects(&server), 0);
     raw_client_close(&slow);
     nng->close(link);
     carrier_stop(&server);
