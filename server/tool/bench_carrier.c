@@ -15,8 +15,10 @@
 
 #define HEAD_BYTES 16u
 #define WINDOW     2u
-#define IDLE_NS    200000L
-#define ROUND      1u
+/* Room for an answer too. */
+#define FRAME_MAX(load) ((uint32_t)(load)->frame_bytes + HEAD_BYTES + SHEAF_DIGEST_BYTES)
+#define IDLE_NS         200000L
+#define ROUND           1u
 
 /* ---- server ---- */
 
@@ -81,7 +83,7 @@ void sheaf_bench_carrier_serve(const sheaf_bench_load *load, int ready, int stop
     serving state = {.carrier = &sheaf_transport_nng, .load = load, .uploads = calloc(load->clients, sizeof(upload))};
     const sheaf_transport_options options = {.url = "tls+tcp://127.0.0.1:0",
                                              .tls = sheaf_bench_tls(load, -1, &paths),
-                                             .frame_bytes_max = (uint32_t)load->frame_bytes + HEAD_BYTES,
+                                             .frame_bytes_max = FRAME_MAX(load),
                                              .handshake_ms = 10000,
                                              .exchanges_max = 64,
                                              .connections_max = load->clients + 64};
@@ -145,7 +147,7 @@ static void open_links(driving *state, const char *address) {
         sheaf_problem problem = {SHEAF_OK, ""};
         const sheaf_transport_options options = {.url = address,
                                                  .tls = sheaf_bench_tls(state->load, (int)i, &paths),
-                                                 .frame_bytes_max = (uint32_t)state->load->frame_bytes + HEAD_BYTES,
+                                                 .frame_bytes_max = FRAME_MAX(state->load),
                                                  .handshake_ms = 60000,
                                                  .window = WINDOW};
         if (state->carrier->open_link(&options, &state->clients[i].link, &problem) != SHEAF_OK)
