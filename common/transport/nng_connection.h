@@ -83,4 +83,4 @@ void sheaf_nng_read_body(connection *conn);
 /* How long a member may move no byte of a message. */
 uint64_t sheaf_nng_patience_ms(const sheaf_server *server);
 /* The keeper's thread. Called without the lock; ends once the server is stopping and all is gone. */
-void *sheaf_nng_keep(void *server);
+void *sheaf_nng_keep(void *argument); /* the server */
