@@ -187,6 +187,22 @@ class Paths(unittest.TestCase):
         self.assertEqual(code, 3)
         self.assertIn("chmod 700", said)
 
+    def test_a_bad_address_is_refused_by_name(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            for extra, code, text in (('operator: {listen: "http://127.0.0.1:1"}\n', 3, "expected https://HOST:PORT"),
+                                      ('operator: {listen: "https://127.0.0.1"}\n', 3, "expected https://HOST:PORT"),
+                                      ('operator: {listen: "https://127.0.0.1:0/x"}\n', 3, "expected https://HOST:PORT"),
+                                      ('operator: {listen: "https://203.0.113.1:0"}\n', 3, "cannot listen"),
+                                      ("enrolment: {authority: /nowhere}\n", 3, "expected operator.listen too"),
+                                      (f'operator: {{listen: "https://127.0.0.1:{taken.getsockname()[1]}"}}\n', 4,
+                                       "address_in_use")):
+                with self.subTest(extra):
+                    service = Service(devices=1, rounds=1, extra=extra)
+                    self.addCleanup(service.close)
+                    found, said = self.fails(service)
+                    self.assertEqual(found, code, said)
+                    self.assertIn(text, said)
+
     def test_what_is_no_socket_is_left_alone(self):
         service = Service(devices=1, rounds=1)
         self.addCleanup(service.close)
