@@ -32,18 +32,20 @@ struct sheaf_certificate {
     uint8_t der[];
 };
 
-static const char *const role_names[] = {"none", "device", "operator", "auditor", "aggregator"};
+static const char *const role_names[] = {"none", "device", "operator", "auditor", "aggregator", "broker"};
 
 const char *sheaf_role_name(sheaf_role role) {
-    return (unsigned)role <= SHEAF_ROLE_AGGREGATOR ? role_names[role] : role_names[SHEAF_ROLE_NONE];
+    return (unsigned)role <= SHEAF_ROLE_BROKER ? role_names[role] : role_names[SHEAF_ROLE_NONE];
 }
 
 sheaf_role sheaf_role_from_name(const char *name) {
-    for (int role = SHEAF_ROLE_DEVICE; role <= SHEAF_ROLE_AGGREGATOR; role++) {
+    for (int role = SHEAF_ROLE_DEVICE; role <= SHEAF_ROLE_BROKER; role++) {
         if (strcmp(name, role_names[role]) == 0) return (sheaf_role)role;
     }
     return SHEAF_ROLE_NONE;
 }
+
+int sheaf_role_serves(sheaf_role role) { return role == SHEAF_ROLE_AGGREGATOR || role == SHEAF_ROLE_BROKER; }
 
 static sheaf_status refuse(sheaf_problem *problem, const char *why) {
     return sheaf_problem_set(problem, SHEAF_E_CERTIFICATE, "certificate refused: %s", why);
@@ -111,9 +113,11 @@ static sheaf_status check_usage(X509 *x509, sheaf_role role, sheaf_problem *prob
     /* OpenSSL lets a certificate without this extension serve any purpose, so its presence is asked for here. */
     if ((flags & EXFLAG_XKUSAGE) == 0) return refuse(problem, "the extendedKeyUsage extension is missing");
     uint32_t usage = X509_get_extended_key_usage(x509);
-    if (role == SHEAF_ROLE_AGGREGATOR) {
+    if (sheaf_role_serves(role)) {
         return (usage & XKU_SSL_SERVER) != 0 ? SHEAF_OK
-                                             : refuse(problem, "an aggregator needs extendedKeyUsage serverAuth");
+                                             : refuse(problem, role == SHEAF_ROLE_BROKER
+                                                                   ? "a broker needs extendedKeyUsage serverAuth"
+                                                                   : "an aggregator needs extendedKeyUsage serverAuth");
     }
     return (usage & XKU_SSL_CLIENT) != 0 ? SHEAF_OK : refuse(problem, "this role needs extendedKeyUsage clientAuth");
 }

@@ -1,8 +1,8 @@
 /* certificate.h - an X.509 certificate as we see one: who it names, in what role, and whether a signature is theirs.
  *
- * Names:   subject O = tenant, OU = role (device, operator, auditor, aggregator), CN = name, and ST = region where there
+ * Names:   subject O = tenant, OU = role (device, operator, auditor, aggregator, broker), CN = name, and ST = region where there
  *          is one; all by sheaf_name_ok.
- *          The role also needs its extended key usage: aggregator serverAuth, all others clientAuth.
+ *          The role also needs its extended key usage: aggregator and broker serverAuth, all others clientAuth.
  * Owner:   sheaf_certificate is immutable and reference counted; every _from_ and _ref is paired with an _unref.
  * Threads: any.
  *          The subject holds these and nothing else; an authority's certificate (CA:TRUE) names no peer.
@@ -24,10 +24,12 @@ typedef enum {
     SHEAF_ROLE_DEVICE,
     SHEAF_ROLE_OPERATOR,
     SHEAF_ROLE_AUDITOR,
-    SHEAF_ROLE_AGGREGATOR
+    SHEAF_ROLE_AGGREGATOR,
+    SHEAF_ROLE_BROKER /* carries messages; may not be taken for an aggregator */
 } sheaf_role;
 
 const char *sheaf_role_name(sheaf_role role);      /* "device" ... */
+int sheaf_role_serves(sheaf_role role);            /* devices connect to it, so its certificate has alternative names */
 sheaf_role sheaf_role_from_name(const char *name); /* SHEAF_ROLE_NONE when unknown */
 
 typedef struct {

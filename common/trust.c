@@ -233,7 +233,7 @@ sheaf_status sheaf_trust_explain(X509_STORE_CTX *failed, sheaf_problem *problem)
 static sheaf_status verify_in(X509_STORE *store, X509_STORE_CTX *context, const sheaf_certificate *certificate,
                               sheaf_problem *problem) {
     const sheaf_identity *identity = sheaf_certificate_identity(certificate);
-    int purpose = identity->role == SHEAF_ROLE_AGGREGATOR ? X509_PURPOSE_SSL_SERVER : X509_PURPOSE_SSL_CLIENT;
+    int purpose = sheaf_role_serves(identity->role) ? X509_PURPOSE_SSL_SERVER : X509_PURPOSE_SSL_CLIENT;
     if (X509_STORE_CTX_init(context, store, sheaf_certificate_x509(certificate),
                             sheaf_certificate_intermediates(certificate)) != 1 ||
         X509_STORE_CTX_set_purpose(context, purpose) != 1) {

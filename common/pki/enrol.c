@@ -125,7 +125,7 @@ static sheaf_status check_terms(const sheaf_enrol_terms *terms, sheaf_problem *p
                                  "tenant, name and region must be 1 to 63 of A-Z a-z 0-9 . _ - and not start with '.'");
     }
     if (identity->role == SHEAF_ROLE_NONE ||
-        (identity->role == SHEAF_ROLE_AGGREGATOR) != (terms->alternative_names != NULL)) {
+        sheaf_role_serves(identity->role) != (terms->alternative_names != NULL)) {
         return sheaf_problem_set(problem, SHEAF_E_USAGE,
                                  "a role is needed, and alternative names for aggregators only");
     }
@@ -261,7 +261,7 @@ sheaf_status sheaf_authority_enrol_again(sheaf_authority *authority, const sheaf
     if (names == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "no memory for a certificate");
     sheaf_status status = check_not_revoked(authority, presented, problem);
     if (status == SHEAF_OK) status = sheaf_mint_alternatives_of(sheaf_certificate_x509(presented), names, problem);
-    if (names[0] != '\0' && terms.identity.role == SHEAF_ROLE_AGGREGATOR) terms.alternative_names = names;
+    if (names[0] != '\0' && sheaf_role_serves(terms.identity.role)) terms.alternative_names = names;
     if (status == SHEAF_OK) status = sheaf_authority_sign_request(authority, request_der, &terms, out, der, problem);
     free(names);
     return status;

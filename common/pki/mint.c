@@ -234,7 +234,10 @@ sheaf_status sheaf_mint_authority(const char *name, uint32_t days, EVP_PKEY *key
 }
 
 static sheaf_status extend_peer(X509 *x509, X509 *issuer, const sheaf_mint_options *options, sheaf_problem *problem) {
-    const char *usage = options->role == SHEAF_ROLE_AGGREGATOR ? "serverAuth" : "clientAuth";
+    /* An aggregator is a client of the broker too. */
+    const char *usage = options->role == SHEAF_ROLE_AGGREGATOR ? "serverAuth,clientAuth"
+                        : sheaf_role_serves(options->role)     ? "serverAuth"
+                                                               : "clientAuth";
     sheaf_status status = add_extension(x509, issuer, NID_basic_constraints, "critical,CA:FALSE", problem);
     if (status == SHEAF_OK) status = add_extension(x509, issuer, NID_key_usage, "critical,digitalSignature", problem);
     if (status == SHEAF_OK) status = add_extension(x509, issuer, NID_ext_key_usage, usage, problem);
@@ -255,11 +258,11 @@ sheaf_status sheaf_mint_peer(const sheaf_mint_options *options, EVP_PKEY *key, c
                              sheaf_problem *problem) {
     *out = NULL;
     if (options->role == SHEAF_ROLE_NONE) {
-        return sheaf_problem_set(problem, SHEAF_E_USAGE, "the role must be device, operator, auditor or aggregator");
+        return sheaf_problem_set(problem, SHEAF_E_USAGE, "the role must be device, operator, auditor, aggregator or broker");
     }
-    if ((options->role == SHEAF_ROLE_AGGREGATOR) != (options->alternative_names != NULL)) {
+    if (sheaf_role_serves(options->role) != (options->alternative_names != NULL)) {
         return sheaf_problem_set(problem, SHEAF_E_USAGE,
-                                 "an aggregator needs alternative names, and no other role has any");
+                                 "an aggregator and a broker need alternative names, and no other role has any");
     }
     (void)ERR_set_mark();
     sheaf_status status = begin(key, options->days, issuer->certificate, out, problem);

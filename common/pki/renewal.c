@@ -40,7 +40,7 @@ static sheaf_status mint(sheaf_authority *authority, const sheaf_issue_options *
                                      .tenant = options->tenant,
                                      .name = options->name,
                                      .region = options->region != NULL ? options->region : from->identity.region,
-                                     .alternative_names = options->role == SHEAF_ROLE_AGGREGATOR ? names : NULL,
+                                     .alternative_names = sheaf_role_serves(options->role) ? names : NULL,
                                      .days = options->days};
     return sheaf_mint_peer(&mint, key, &issuer, out, problem);
 }

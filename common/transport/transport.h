@@ -121,6 +121,8 @@ struct sheaf_transport {
 };
 
 extern const sheaf_transport sheaf_transport_nng;
+extern const sheaf_transport sheaf_transport_mqtt; /* the server is a client too: open_server with a broker that is away
+                                                      succeeds, and it goes on trying */
 extern const sheaf_transport sheaf_transport_inproc; /* tests and the simulator; certificates are read from the same
                                                          files but no TLS runs */
 

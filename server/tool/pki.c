@@ -49,11 +49,11 @@ static const char details[] =
     "\n"
     "  --dir DIR        folder of the authority (default: pki)\n"
     "  --out DIR        folder for the new certificate and key (default: that of the authority)\n"
-    "  --role ROLE      device, operator, auditor or aggregator\n"
+    "  --role ROLE      device, operator, auditor, aggregator or broker\n"
     "  --name NAME      1 to 63 of A-Z a-z 0-9 . _ - and not starting with '.' (init: default sheaf-ca)\n"
     "  --tenant TENANT  whose it is, spelled like a name (default: default)\n"
     "  --region REGION  where its data may be used, spelled like a name (default: none; renew: as it was)\n"
-    "  --san LIST       aggregator: the DNS names and addresses that devices connect to (default: "
+    "  --san LIST       aggregator, broker: the DNS names and addresses that devices connect to (default: "
     "localhost,127.0.0.1;\n"
     "                   renew: as they were)\n"
     "  --days DAYS      validity (default: 3650 for the root, 30 for a list, else 365; never beyond the end of the root)\n"
@@ -175,13 +175,13 @@ static int run_issue(const sheaf_pki_choices *chosen) {
                                    .folder = chosen->out,
                                    .renew = chosen->renew};
     if (options.role == SHEAF_ROLE_NONE)
-        return sheaf_pki_usage("--role must be device, operator, auditor or aggregator");
-    if (options.role != SHEAF_ROLE_AGGREGATOR && chosen->san != NULL)
-        return sheaf_pki_usage("--san is for aggregators");
-    if (options.role == SHEAF_ROLE_AGGREGATOR && chosen->san == NULL && chosen->renew) {
+        return sheaf_pki_usage("--role must be device, operator, auditor, aggregator or broker");
+    if (!sheaf_role_serves(options.role) && chosen->san != NULL)
+        return sheaf_pki_usage("--san is for aggregators and brokers");
+    if (sheaf_role_serves(options.role) && chosen->san == NULL && chosen->renew) {
         return sheaf_pki_usage("to renew an aggregator's certificate, say its --san again");
     }
-    if (options.role == SHEAF_ROLE_AGGREGATOR && chosen->san == NULL) options.alternative_names = "localhost,127.0.0.1";
+    if (sheaf_role_serves(options.role) && chosen->san == NULL) options.alternative_names = "localhost,127.0.0.1";
     sheaf_problem problem = {0};
     sheaf_issued issued;
     if (issue(chosen, &options, &issued, &problem) != SHEAF_OK) return sheaf_pki_fail("pki issue", &problem);

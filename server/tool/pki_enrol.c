@@ -20,8 +20,8 @@ const char *sheaf_pki_identity(const sheaf_pki_choices *chosen, sheaf_identity *
     char *fields[] = {out->name, out->tenant, out->region};
     if (chosen->role == NULL || chosen->name == NULL) return "--role and --name are needed";
     out->role = sheaf_role_from_name(chosen->role);
-    if (out->role == SHEAF_ROLE_NONE) return "--role must be device, operator, auditor or aggregator";
-    if (out->role != SHEAF_ROLE_AGGREGATOR && chosen->san != NULL) return "--san is for aggregators";
+    if (out->role == SHEAF_ROLE_NONE) return "--role must be device, operator, auditor, aggregator or broker";
+    if (!sheaf_role_serves(out->role) && chosen->san != NULL) return "--san is for aggregators and brokers";
     for (int i = 0; i < 3; i++) {
         /* Too long for any name: the first byte too many makes it one that is refused by its rule. */
         (void)snprintf(fields[i], SHEAF_NAME_BYTES, "%s", strlen(texts[i]) < SHEAF_NAME_BYTES ? texts[i] : "/");
@@ -63,7 +63,7 @@ int sheaf_pki_token(const sheaf_pki_choices *chosen) {
     sheaf_enrol_terms terms = {.days = chosen->days != 0 ? chosen->days : 365};
     const char *wrong = sheaf_pki_identity(chosen, &terms.identity);
     if (wrong != NULL) return sheaf_pki_usage(wrong);
-    if (terms.identity.role == SHEAF_ROLE_AGGREGATOR)
+    if (sheaf_role_serves(terms.identity.role))
         terms.alternative_names = chosen->san != NULL ? chosen->san : "localhost,127.0.0.1";
     uint32_t hours = chosen->valid_h != 0 ? chosen->valid_h : 24;
     char token[SHEAF_TOKEN_TEXT_BYTES];

@@ -30,7 +30,7 @@ static json_t *published_to_json(const sheaf_published *published) {
 
 int sheaf_pki_revoke(const sheaf_pki_choices *chosen) {
     if (chosen->role != NULL && sheaf_role_from_name(chosen->role) == SHEAF_ROLE_NONE)
-        return sheaf_pki_usage("--role must be device, operator, auditor or aggregator");
+        return sheaf_pki_usage("--role must be device, operator, auditor, aggregator or broker");
     sheaf_problem problem = {0};
     sheaf_published published;
     size_t count = 0;

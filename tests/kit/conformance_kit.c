@@ -3,15 +3,20 @@
 #include <stdio.h>
 #include <sys/resource.h>
 
-static const conformance_carrier carriers[] = {
-    {&sheaf_transport_inproc, "inproc://conformance", 0},
-    {&sheaf_transport_nng, "tls+tcp://127.0.0.1:0", CONFORMANCE_OVER_TCP},
+#include "tests/kit/broker_kit.h"
+
+/* The url of MQTT is that of a broker which runs as long as the program. */
+static conformance_carrier carriers[] = {
+    {&sheaf_transport_inproc, "inproc://conformance", CONFORMANCE_LISTENS | CONFORMANCE_CROWDED},
+    {&sheaf_transport_nng, "tls+tcp://127.0.0.1:0", CONFORMANCE_OVER_TCP | CONFORMANCE_LISTENS | CONFORMANCE_CROWDED},
+    {&sheaf_transport_mqtt, NULL, 0},
 };
 
 static pki_kit *kit;
+static broker_kit *broker;
 const pki_kit_files *conformance_aggregator, *conformance_device;
 
-static const pki_kit_files *crowd[CONFORMANCE_CROWD / CONFORMANCE_EACH];
+static const pki_kit_files *crowd[CONFORMANCE_CROWD]; /* issued when they are asked for */
 
 /* Both ends of a crowd stand in this process. */
 static void allow_descriptors(void) {
@@ -27,16 +32,15 @@ static int make_kit(void **state) {
     kit = pki_kit_make();
     conformance_aggregator = pki_kit_issue(kit, "aggregator", "main", NULL);
     conformance_device = pki_kit_issue(kit, "device", "device-01", NULL);
-    for (unsigned i = 0; i < sizeof crowd / sizeof crowd[0]; i++) {
-        char name[16];
-        (void)snprintf(name, sizeof name, "crowd-%03u", i);
-        crowd[i] = pki_kit_issue(kit, "device", name, NULL);
-    }
+    broker = broker_kit_start(kit, NULL);
+    for (size_t i = 0; i < sizeof carriers / sizeof carriers[0]; i++)
+        if (carriers[i].transport == &sheaf_transport_mqtt) carriers[i].url = broker_kit_url(broker);
     return 0;
 }
 
 static int free_kit(void **state) {
     (void)state;
+    broker_kit_free(broker);
     pki_kit_free(kit);
     return 0;
 }
@@ -73,8 +77,11 @@ sheaf_link *conformance_open_link(const carrier_server *server) {
 }
 
 sheaf_link *conformance_open_link_of_crowd(const carrier_server *server, unsigned i) {
-    return conformance_open_link_to(server->transport, server->transport->server_url(server->server),
-                                    crowd[i / CONFORMANCE_EACH]);
+    unsigned who = server->transport == &sheaf_transport_mqtt ? i : i / CONFORMANCE_EACH;
+    char name[16];
+    (void)snprintf(name, sizeof name, "crowd-%03u", who);
+    if (crowd[who] == NULL) crowd[who] = pki_kit_issue(kit, "device", name, NULL);
+    return conformance_open_link_to(server->transport, server->transport->server_url(server->server), crowd[who]);
 }
 
 #define CARRIERS       (sizeof carriers / sizeof carriers[0])

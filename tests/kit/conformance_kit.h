@@ -12,6 +12,8 @@
 
 #define CONFORMANCE_OVER_TCP 1u /* the link's bytes go to the port in the url, so a proxy may stand between */
 #define CONFORMANCE_CASTS    2u /* not in the table: its functions say so */
+#define CONFORMANCE_LISTENS  4u /* the server owns its address; over MQTT the broker does */
+#define CONFORMANCE_CROWDED  8u /* one identity may hold several links; a broker keeps one of a name */
 
 typedef struct {
     const sheaf_transport *transport;

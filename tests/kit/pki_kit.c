@@ -186,8 +186,11 @@ static void name_subject(X509 *x509, const char *role, const char *name, const p
 }
 
 static void extend(X509 *x509, const char *role, const pki_kit_options *options) {
-    int serves = strcmp(role, "aggregator") == 0;
-    const char *eku = options->eku != NULL ? options->eku : serves ? "serverAuth" : "clientAuth";
+    int aggregates = strcmp(role, "aggregator") == 0, serves = aggregates || strcmp(role, "broker") == 0;
+    const char *eku = options->eku != NULL ? options->eku
+                      : aggregates         ? "serverAuth,clientAuth"
+                      : serves             ? "serverAuth"
+                                           : "clientAuth";
     const char *usage = options->key_usage != NULL ? options->key_usage : "critical,digitalSignature";
     const char *san = options->san != NULL ? options->san : serves ? "DNS:localhost,IP:127.0.0.1" : "";
     add_extension(x509, NID_basic_constraints, options->is_authority ? "critical,CA:TRUE" : "critical,CA:FALSE");
