@@ -14,7 +14,7 @@ static conformance_carrier carriers[] = {
 
 static pki_kit *kit;
 static broker_kit *broker;
-const pki_kit_files *conformance_aggregator, *conformance_device;
+const pki_kit_files *conformance_aggregator, *conformance_other_aggregator, *conformance_device;
 
 static const pki_kit_files *crowd[CONFORMANCE_CROWD]; /* issued when they are asked for */
 
@@ -31,6 +31,7 @@ static int make_kit(void **state) {
     allow_descriptors();
     kit = pki_kit_make();
     conformance_aggregator = pki_kit_issue(kit, "aggregator", "main", NULL);
+    conformance_other_aggregator = pki_kit_issue(kit, "aggregator", "second", NULL);
     conformance_device = pki_kit_issue(kit, "device", "device-01", NULL);
     broker = broker_kit_start(kit, NULL);
     for (size_t i = 0; i < sizeof carriers / sizeof carriers[0]; i++)

@@ -34,7 +34,7 @@ typedef struct {
 #define CONFORMANCE_EACH  4u
 #define CONFORMANCE_CROWD 400u
 
-extern const pki_kit_files *conformance_aggregator, *conformance_device;
+extern const pki_kit_files *conformance_aggregator, *conformance_other_aggregator, *conformance_device;
 
 /* Runs each behaviour over each carrier that has what it needs. */
 int conformance_run(const conformance_behaviour *behaviours, size_t count);
