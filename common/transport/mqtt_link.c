@@ -25,7 +25,7 @@
 #define RESEND_FIRST_MS 1000u /* before there is a measurement */
 #define RESEND_MIN_MS   300u
 #define RESEND_MAX_MS   10000u
-#define OPEN_RESEND_MS  250u
+#define OPEN_RESEND_MS  500u
 #define PATIENCE_MS     60000u /* for one request, with a session that stands */
 #define REOPEN_MIN_MS   100u
 #define REOPEN_MAX_MS   10000u

@@ -238,6 +238,14 @@ static int make_room(sheaf_server *server, const char *device, uint64_t now) {
     return server->sessions.count < server->connections_max;
 }
 
+/* A device that opens another session has given up what it asked in the one before. */
+static void drop_waiting_of(sheaf_server *server, const char *device) {
+    for (sheaf_mqtt_session *session = server->sessions.newest; session != NULL; session = session->next) {
+        if (strcmp(session->device, device) != 0) continue;
+        for (sheaf_exchange *exchange; (exchange = take_waiting(session)) != NULL;) exchange_free_locked(exchange);
+    }
+}
+
 /* The last step of a handshake, with the lock. */
 static sheaf_status admit(sheaf_server *server, const char *device, const sheaf_envelope_head *head, sheaf_span message,
                           sheaf_buffer *out, uint64_t now, sheaf_problem *problem) {
@@ -247,11 +255,16 @@ static sheaf_status admit(sheaf_server *server, const char *device, const sheaf_
     sheaf_mqtt_party_take(&server->party, &own);
     sheaf_status status =
         sheaf_mqtt_challenges_admit(&server->sessions, device, head->id, &own, message, &sealed, out, problem);
+    if (status == SHEAF_OK && server->stopping) {
+        sheaf_aggregator_session_drop(&sealed);
+        status = SHEAF_E_CLOSED;
+    }
     if (status != SHEAF_OK) return status;
     if (!make_room(server, device, now)) {
         sheaf_aggregator_session_drop(&sealed);
         return sheaf_problem_set(problem, SHEAF_E_BUSY, "the limit of sessions is reached");
     }
+    drop_waiting_of(server, device);
     return sheaf_mqtt_sessions_add(&server->sessions, device, &sealed, now) != NULL ? SHEAF_OK : SHEAF_E_MEMORY;
 }
 
@@ -399,6 +412,10 @@ static void on_lost(void *context, int was_connected, const sheaf_problem *probl
 static void on_message(void *context, const char *topic, sheaf_span payload, int is_retained) {
     sheaf_server *server = context;
     const char *device = sheaf_mqtt_name_in(server->prefix, SHEAF_MQTT_UP, topic);
+    pthread_mutex_lock(&server->lock);
+    int stopping = server->stopping;
+    pthread_mutex_unlock(&server->lock);
+    if (stopping) return;
     if (device == NULL) {
         report(server, "nobody", SHEAF_E_NAME, "a topic whose last level is no name");
     } else if (is_retained) {

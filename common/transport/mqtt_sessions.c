@@ -103,7 +103,8 @@ void sheaf_mqtt_challenges_add(sheaf_mqtt_sessions *all, sheaf_mqtt_challenge *c
     all->challenges = challenge;
     for (sheaf_mqtt_challenge **at = &challenge->next; *at != NULL;) {
         int is_own = strcmp((*at)->made.device, challenge->made.device) == 0;
-        if (now_ms >= (*at)->until_ms || total >= SHEAF_MQTT_CHALLENGES_MAX || (is_own && own >= 2)) {
+        if (now_ms >= (*at)->until_ms || total >= SHEAF_MQTT_CHALLENGES_MAX ||
+            (is_own && own >= SHEAF_MQTT_CHALLENGES_PER_PEER)) {
             take_out(at);
             continue;
         }

@@ -14,9 +14,10 @@
 
 #include "common/transport/aggregator_session.h"
 
-#define SHEAF_MQTT_SESSIONS_PER_PEER 4u
-#define SHEAF_MQTT_CHALLENGES_MAX    256u
-#define SHEAF_MQTT_BUCKETS           1024u
+#define SHEAF_MQTT_SESSIONS_PER_PEER   4u
+#define SHEAF_MQTT_CHALLENGES_MAX      2048u /* a crowd comes at once when a broker comes back */
+#define SHEAF_MQTT_CHALLENGES_PER_PEER 4u
+#define SHEAF_MQTT_BUCKETS             1024u
 
 typedef struct sheaf_mqtt_session sheaf_mqtt_session;
 struct sheaf_mqtt_session {
