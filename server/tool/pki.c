@@ -26,6 +26,8 @@ static const char help[] =
     "       sheaf pki sign   --token-file FILE [--dir DIR] [--out DIR] REQUEST.csr [--json]\n"
     "       sheaf pki enroll --url URL --ca FILE --name NAME (--token-file FILE | --renew) [--role ROLE]\n"
     "                        [--tenant TENANT] [--region REGION] [--key-type p256|ed25519] [--out DIR] [--json]\n"
+    "       sheaf pki broker-config --listen HOST:PORT --certificate PEM --key KEY --ca CA.pem --name AGGREGATOR\n"
+    "                        [--crl CRL.pem] [--out FOLDER] [--json]\n"
     "       sheaf pki list   [--dir DIR] [--json]\n"
     "       sheaf pki check  --ca CA.pem [--crl CRL.pem] CERTIFICATE.pem [--json]\n";
 
@@ -314,6 +316,7 @@ static const command commands[] = {
     {"init", "dntkufK", 0, run_init},
     {"issue", "dntkorTSRg", 0, run_issue},
     {"list", "d", 0, run_list},
+    {"broker-config", "LCKclno", 0, sheaf_pki_broker_config},
     {"check", "cl", 1, run_check},
     {"revoke", "drTsw", SHEAF_PKI_NAME_OR_SERIAL, sheaf_pki_revoke},
     {"crl", "dt", 0, sheaf_pki_crl},
@@ -335,6 +338,7 @@ static const struct option long_options[] = {
     {"valid", required_argument, NULL, 'V'},    {"under", required_argument, NULL, 'u'},
     {"offline", no_argument, NULL, 'f'},        {"token-file", required_argument, NULL, 'F'},
     {"key", required_argument, NULL, 'K'},      {"url", required_argument, NULL, 'U'},
+    {"listen", required_argument, NULL, 'L'},   {"certificate", required_argument, NULL, 'C'},
     {"renew", no_argument, NULL, 'R'},          {"json", no_argument, NULL, 'j'},
     {"help", no_argument, NULL, 'h'},           {NULL, 0, NULL, 0},
 };
@@ -355,7 +359,8 @@ static const char **text_of(sheaf_pki_choices *chosen, int letter) {
     } texts[] = {{'d', &chosen->dir},        {'o', &chosen->out},    {'r', &chosen->role},   {'n', &chosen->name},
                  {'T', &chosen->tenant},     {'S', &chosen->san},    {'c', &chosen->ca},     {'g', &chosen->region},
                  {'l', &chosen->crl},        {'s', &chosen->serial}, {'w', &chosen->reason}, {'u', &chosen->under},
-                 {'F', &chosen->token_file}, {'K', &chosen->key},    {'U', &chosen->url}};
+                 {'F', &chosen->token_file}, {'K', &chosen->key},    {'U', &chosen->url},    {'L', &chosen->listen},
+                 {'C', &chosen->certificate}};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         if (texts[i].letter == letter) return texts[i].text;
     }

@@ -12,7 +12,7 @@
 
 typedef struct {
     const char *dir, *out, *role, *name, *tenant, *region, *san, *ca, *crl, *path;
-    const char *serial, *reason, *under, *token_file, *key, *url;
+    const char *serial, *reason, *under, *token_file, *key, *listen, *certificate, *url;
     uint32_t days, overlap_h, valid_h; /* 0: not given */
     sheaf_key_type key_type;
     int renew, offline, json, help;
@@ -25,6 +25,8 @@ int sheaf_pki_print_json(json_t *object);
 int sheaf_pki_fail(const char *verb, const sheaf_problem *problem);
 json_t *sheaf_pki_issued_to_json(const sheaf_issued *issued);
 
+/* broker.c */
+int sheaf_pki_broker_config(const sheaf_pki_choices *chosen);
 /* pki_revocation.c */
 int sheaf_pki_revoke(const sheaf_pki_choices *chosen);
 int sheaf_pki_crl(const sheaf_pki_choices *chosen);
