@@ -1,5 +1,6 @@
-/* One request at a time, each with one reply. A request is built again whenever it is sent again: all are safe to
- * repeat, and so the frame buffer serves both directions. */
+/* A few requests at a time, each with one reply. A request is built again whenever it is sent again: all are safe to
+ * repeat, and so the frame buffer serves both directions. What does not answer what was asked is dropped; time decides
+ * whether it came instead of the answer. */
 #include "client/core/session.h"
 
 #define REPLY_MS       30000u
@@ -8,6 +9,7 @@
 #define DOUBLINGS      7u
 #define SEND_RETRY_MS  5u
 #define LISTEN_MOST_MS 50u
+#define WINDOW_MOST    32u /* half of what an aggregator keeps out of order */
 
 /* WIRE.md, "Session": which reply may follow which request, and what it then means. */
 static const struct {
@@ -16,11 +18,14 @@ static const struct {
 } legal[] = {
     {sheaf_v1_Request_hello_tag, sheaf_v1_Reply_welcome_tag, SHEAF_ON_WELCOME},
     {sheaf_v1_Request_hello_tag, sheaf_v1_Reply_refusal_tag, SHEAF_ON_UNWELCOME},
+    {sheaf_v1_Request_hello_tag, sheaf_v1_Reply_wait_tag, SHEAF_ON_BUSY},
     {sheaf_v1_Request_round_tag, sheaf_v1_Reply_round_tag, SHEAF_ON_ROUND},
     {sheaf_v1_Request_round_tag, sheaf_v1_Reply_wait_tag, SHEAF_ON_WAIT},
     {sheaf_v1_Request_round_tag, sheaf_v1_Reply_end_tag, SHEAF_ON_END},
     {sheaf_v1_Request_round_tag, sheaf_v1_Reply_refusal_tag, SHEAF_ON_REFUSED},
     {sheaf_v1_Request_model_tag, sheaf_v1_Reply_model_tag, SHEAF_ON_MODEL_PART},
+    {sheaf_v1_Request_model_tag, sheaf_v1_Reply_cast_tag, SHEAF_ON_CAST},
+    {sheaf_v1_Request_model_tag, sheaf_v1_Reply_wait_tag, SHEAF_ON_BUSY},
     {sheaf_v1_Request_model_tag, sheaf_v1_Reply_refusal_tag, SHEAF_ON_REFUSED},
     {sheaf_v1_Request_progress_tag, sheaf_v1_Reply_wait_tag, SHEAF_ON_NOTED},
     {sheaf_v1_Request_progress_tag, sheaf_v1_Reply_refusal_tag, SHEAF_ON_REFUSED},
@@ -48,17 +53,28 @@ uint32_t sheaf_session_pause(const sheaf_session *s, uint32_t base_ms, uint32_t 
 
 void sheaf_session_hold_requests(sheaf_session *s, uint32_t ms) { s->exchange.next_ms = sheaf_session_now(s) + ms; }
 
+/* What was sent without an answer is to be sent again. */
+static void rewind_cursors(sheaf_session *s) {
+    s->exchange.in_flight = 0;
+    s->upload.cursor = s->upload.next;
+    s->upload.drains = 0;
+    s->download.cursor = s->offset;
+}
+
 void sheaf_session_exchange_drop(sheaf_session *s) {
-    if (s->exchange.on_its_way) s->port.transport.cancel(s->port.transport.context);
-    s->exchange.on_its_way = 0;
+    if (s->exchange.in_flight > 0) s->port.transport.cancel(s->port.transport.context);
+    rewind_cursors(s);
 }
 
 /* No usable reply: whatever the state was doing is still to be done. Told once until a reply comes again. */
 static void lost(sheaf_session *s, sheaf_status status) {
     sheaf_session_exchange *exchange = &s->exchange;
-    exchange->on_its_way = 0;
-    /* A reply to something else, which came twice, is no reason to start over; all else may be another connection. */
-    if (status != SHEAF_E_MALFORMED) exchange->hello_due = 1;
+    sheaf_session_exchange_drop(s);
+    if (s->download.casting) {
+        sheaf_session_leave_cast(s, status);
+        s->download.pulls = 0; /* the cast is not to blame */
+    }
+    exchange->hello_due = 1; /* it may be another connection */
     if (exchange->failures == 0) {
         sheaf_edge_event event = sheaf_session_event(s, SHEAF_EDGE_LINK_LOST, status);
         sheaf_session_tell(s, &event);
@@ -68,34 +84,56 @@ static void lost(sheaf_session *s, sheaf_status status) {
     if (exchange->failures < UINT32_MAX) exchange->failures++;
 }
 
-static sheaf_status send_request(sheaf_session *s, sheaf_session_build build, uint32_t *wait_ms) {
+static void note_sent(sheaf_session *s, size_t payload_bytes) {
     sheaf_session_exchange *exchange = &s->exchange;
+    const sheaf_v1_Request *request = &s->message.request;
+    if (exchange->in_flight++ == 0) {
+        exchange->heard_ms = sheaf_session_now(s);
+        exchange->stray = SHEAF_OK;
+    }
+    exchange->asked = request->which_body;
+    if (exchange->asked == sheaf_v1_Request_chunk_tag) s->upload.cursor = request->body.chunk.offset + payload_bytes;
+    if (exchange->asked == sheaf_v1_Request_model_tag) {
+        s->download.asked_at = request->body.model.offset;
+        s->download.cursor = request->body.model.offset + request->body.model.bytes_max;
+    }
+}
+
+static sheaf_status send_request(sheaf_session *s, sheaf_session_build build, uint32_t *wait_ms) {
     sheaf_span payload = {NULL, 0};
-    s->status = exchange->hello_due ? sheaf_session_make_hello(s, &payload) : build(s, &payload);
-    if (s->status != SHEAF_OK) return sheaf_session_trigger_on(s, SHEAF_ON_FAILED);
+    sheaf_status status = s->exchange.hello_due ? sheaf_session_make_hello(s, &payload) : build(s, &payload);
+    if (status == SHEAF_AGAIN) return status;
     sheaf_buffer frame = {s->port.frame, 0, s->port.frame_bytes};
-    s->status = sheaf_frame_encode_request(&s->message.request, payload, &frame);
-    if (s->status != SHEAF_OK) return sheaf_session_trigger_on(s, SHEAF_ON_FAILED);
-    sheaf_status status = s->port.transport.send(frame.data, frame.size, s->port.transport.context);
+    if (status == SHEAF_OK) status = sheaf_frame_encode_request(&s->message.request, payload, &frame);
+    if (status != SHEAF_OK) {
+        s->status = status;
+        return sheaf_session_trigger_on(s, SHEAF_ON_FAILED);
+    }
+    status = s->port.transport.send(frame.data, frame.size, s->port.transport.context);
     if (status == SHEAF_AGAIN) {
-        *wait_ms = SEND_RETRY_MS;
+        if (*wait_ms > SEND_RETRY_MS) *wait_ms = SEND_RETRY_MS;
         return SHEAF_AGAIN;
     }
-    if (status != SHEAF_OK) {
+    if (status == SHEAF_OK)
+        note_sent(s, payload.size);
+    else
         lost(s, status);
-        return SHEAF_OK;
-    }
-    exchange->on_its_way = 1;
-    exchange->asked = s->message.request.which_body;
-    exchange->sent_ms = sheaf_session_now(s);
     return SHEAF_OK;
 }
 
-static sheaf_status meaning_of(sheaf_session *s, sheaf_session_trigger *trigger) {
+/* A cast's frames answer nothing, and come while something else may be asked. */
+static int is_of_a_cast(const sheaf_session *s, pb_size_t reply) {
+    return s->download.casting && reply == sheaf_v1_Reply_model_tag;
+}
+
+static sheaf_status meaning_of(const sheaf_session *s, sheaf_session_trigger *trigger) {
     const sheaf_v1_Reply *reply = &s->message.reply;
+    *trigger = SHEAF_ON_MODEL_PART;
+    if (is_of_a_cast(s, reply->which_body)) return SHEAF_OK;
     for (size_t i = 0; i < sizeof legal / sizeof legal[0]; i++) {
         if (legal[i].asked != s->exchange.asked || legal[i].reply != reply->which_body) continue;
         *trigger = legal[i].trigger;
+        if (s->exchange.in_flight == 0) return SHEAF_E_MALFORMED;
         if (*trigger != SHEAF_ON_REFUSED || reply->body.refusal.status != SHEAF_E_NOT_FOUND) return SHEAF_OK;
         if (s->exchange.asked == sheaf_v1_Request_chunk_tag) *trigger = SHEAF_ON_FORGOTTEN;
         /* Only chunks and queries for a model are answered so: else it is the answer to one before, late or twice. */
@@ -107,23 +145,43 @@ static sheaf_status meaning_of(sheaf_session *s, sheaf_session_trigger *trigger)
 
 /* Only a verified aggregator is listened to. */
 static sheaf_status read_reply(sheaf_session *s, size_t size, sheaf_session_trigger *trigger) {
-    uint8_t peer[SHEAF_DIGEST_BYTES];
-    sheaf_status status = s->port.transport.peer(peer, s->port.transport.context);
-    if (status != SHEAF_OK) return status;
-    status = sheaf_frame_decode_reply(sheaf_span_of(s->port.frame, size), &s->message.reply, &s->payload);
-    if (status != SHEAF_OK) return status;
-    return meaning_of(s, trigger);
+    sheaf_status status = sheaf_frame_decode_reply(sheaf_span_of(s->port.frame, size), &s->message.reply, &s->payload);
+    return status == SHEAF_OK ? meaning_of(s, trigger) : status;
+}
+
+/* The rest of a window whose state has come to an end. */
+static int is_left_over(const sheaf_session *s) {
+    return (s->exchange.asked == sheaf_v1_Request_chunk_tag && s->state != SHEAF_EDGE_UPLOADING) ||
+           (s->exchange.asked == sheaf_v1_Request_model_tag && s->state != SHEAF_EDGE_DOWNLOADING);
+}
+
+static void count_answer(sheaf_session *s) {
+    sheaf_session_exchange *exchange = &s->exchange;
+    int cast = is_of_a_cast(s, s->message.reply.which_body);
+    if (cast &&
+        (exchange->asked != sheaf_v1_Request_model_tag || s->message.reply.body.model.offset != s->download.asked_at)) {
+        return;
+    }
+    if (exchange->in_flight > 0) exchange->in_flight--;
+    exchange->heard_ms = sheaf_session_now(s);
+    exchange->failures = 0;
 }
 
 static sheaf_status take_reply(sheaf_session *s, size_t size) {
-    sheaf_session_trigger trigger;
-    sheaf_status status = read_reply(s, size, &trigger);
+    uint8_t peer[SHEAF_DIGEST_BYTES];
+    sheaf_status status = s->port.transport.peer(peer, s->port.transport.context);
     if (status != SHEAF_OK) {
         lost(s, status);
         return SHEAF_OK;
     }
-    s->exchange.on_its_way = 0;
-    s->exchange.failures = 0;
+    sheaf_session_trigger trigger;
+    status = read_reply(s, size, &trigger);
+    if (status != SHEAF_OK) {
+        s->exchange.stray = status;
+        return SHEAF_OK;
+    }
+    count_answer(s);
+    if (is_left_over(s)) return SHEAF_OK;
     if (trigger == SHEAF_ON_ROUND) {
         s->status = sheaf_session_accept_round(s);
         if (s->status != SHEAF_OK) trigger = SHEAF_ON_FAILED;
@@ -131,36 +189,50 @@ static sheaf_status take_reply(sheaf_session *s, size_t size) {
     return sheaf_session_trigger_on(s, trigger);
 }
 
+/* Short answers come soon; a slow one need not be asked for a thousand times a second. */
+static uint32_t listen_pause(uint64_t waited_ms) {
+    uint64_t pause = 1 + waited_ms / 8;
+    return pause < LISTEN_MOST_MS ? (uint32_t)pause : LISTEN_MOST_MS;
+}
+
 static sheaf_status listen(sheaf_session *s, uint32_t *wait_ms) {
     size_t size = 0;
     sheaf_status status =
         s->port.transport.receive(s->port.frame, s->port.frame_bytes, &size, s->port.transport.context);
     if (status == SHEAF_OK) return take_reply(s, size);
-    uint64_t waited_ms = sheaf_session_now(s) - s->exchange.sent_ms;
+    uint64_t waited_ms = sheaf_session_now(s) - s->exchange.heard_ms;
     uint32_t reply_ms = s->port.reply_ms != 0 ? s->port.reply_ms : REPLY_MS;
+    if (status == SHEAF_AGAIN && s->exchange.in_flight == 0) return sheaf_session_cast_listen(s, wait_ms);
     if (status == SHEAF_AGAIN && waited_ms < reply_ms) {
-        /* Short answers come soon; a slow one need not be asked for a thousand times a second. */
-        uint64_t pause = 1 + waited_ms / 8;
-        *wait_ms = pause < LISTEN_MOST_MS ? (uint32_t)pause : LISTEN_MOST_MS;
-        return SHEAF_AGAIN;
+        *wait_ms = listen_pause(waited_ms);
+        return s->download.casting ? sheaf_session_cast_listen(s, wait_ms) : SHEAF_AGAIN;
     }
-    if (status == SHEAF_AGAIN) {
-        s->port.transport.cancel(s->port.transport.context);
-        status = SHEAF_E_TIMEOUT;
-    }
+    if (status == SHEAF_AGAIN) status = s->exchange.stray != SHEAF_OK ? s->exchange.stray : SHEAF_E_TIMEOUT;
     lost(s, status);
     return SHEAF_OK;
 }
 
+/* How many requests may be in flight now. */
+static uint32_t window_of(const sheaf_session *s) {
+    uint32_t window = s->port.window < WINDOW_MOST ? s->port.window : WINDOW_MOST;
+    if (s->exchange.hello_due || s->exchange.in_flight == 0) return 1;
+    if (s->state == SHEAF_EDGE_UPLOADING && s->exchange.asked == sheaf_v1_Request_chunk_tag) return window;
+    int pulls = s->state == SHEAF_EDGE_DOWNLOADING && s->exchange.asked == sheaf_v1_Request_model_tag;
+    return pulls && !s->download.casting && !s->download.narrow ? window : 1;
+}
+
 sheaf_status sheaf_session_exchange_step(sheaf_session *s, sheaf_session_build build, uint32_t *wait_ms) {
     *wait_ms = UINT32_MAX;
-    if (s->exchange.on_its_way) return listen(s, wait_ms);
-    if (build == NULL) return SHEAF_AGAIN;
-    uint64_t now = sheaf_session_now(s);
-    if (now < s->exchange.next_ms) {
-        uint64_t left = s->exchange.next_ms - now;
-        *wait_ms = left < UINT32_MAX ? (uint32_t)left : UINT32_MAX;
-        return SHEAF_AGAIN;
+    /* While a receipt is stored, it still stands in s->message. */
+    int owed = s->exchange.in_flight > 0 && s->state != SHEAF_EDGE_FINISHING;
+    if (owed || s->download.casting) {
+        sheaf_status status = listen(s, wait_ms);
+        if (status != SHEAF_AGAIN) return status;
     }
-    return send_request(s, build, wait_ms);
+    if (build == NULL || s->exchange.in_flight >= window_of(s)) return SHEAF_AGAIN;
+    uint64_t now = sheaf_session_now(s);
+    if (now >= s->exchange.next_ms) return send_request(s, build, wait_ms);
+    uint64_t left = s->exchange.next_ms - now;
+    if (left < *wait_ms) *wait_ms = (uint32_t)left;
+    return SHEAF_AGAIN;
 }

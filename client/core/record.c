@@ -1,5 +1,6 @@
 /* The STATE slot: name "sheaf edge state v1", tenant, job, client, u64 last_round, u8 pending, then if pending u16 and
- * statement, u16 and signature, u64 bits of the loss; zeros; SHA-256 of all before. Always of one size, because the
+ * statement, u16 and signature, u64 bits of the loss; then u8 and, if it is 1, the digest of the model version held; the
+ * same for the one that is being fetched; zeros; SHA-256 of all before. Always of one size, because the
  * storage interface has no call that tells a size. */
 #include "client/core/session.h"
 
@@ -8,9 +9,9 @@
 static const char domain[] = "sheaf edge state v1";
 #define DIGESTED_BYTES (SHEAF_EDGE_STATE_BYTES_MAX - SHEAF_DIGEST_BYTES)
 
-/* domain, three names, last_round, pending, statement, signature, loss. */
+/* domain, three names, last_round, pending, statement, signature, loss, two digests. */
 _Static_assert((2 + sizeof domain) + 3 * (2 + SHEAF_NAME_BYTES) + 9 + (2 + SHEAF_STATEMENT_BYTES_MAX) +
-                       (2 + SHEAF_EDGE_SIGNATURE_BYTES_MAX) + 8 <=
+                       (2 + SHEAF_EDGE_SIGNATURE_BYTES_MAX) + 8 + 2 * (1 + SHEAF_DIGEST_BYTES) <=
                    DIGESTED_BYTES,
                "the largest record fits its slot");
 
@@ -29,20 +30,36 @@ static size_t read_blob(sheaf_reader *reader, uint8_t *out, size_t capacity) {
     return size;
 }
 
-static void encode(const sheaf_session *s, sheaf_writer *writer) {
-    const sheaf_session_record *record = &s->record;
+static void write_digest(sheaf_writer *writer, int known, const uint8_t digest[SHEAF_DIGEST_BYTES]) {
+    sheaf_write_u8(writer, (uint8_t)known);
+    if (known) sheaf_write_bytes(writer, digest, SHEAF_DIGEST_BYTES);
+}
+
+static int read_digest(sheaf_reader *reader, uint8_t digest[SHEAF_DIGEST_BYTES]) {
+    int known = sheaf_read_u8(reader) == 1;
+    if (known) sheaf_read_copy(reader, digest, SHEAF_DIGEST_BYTES);
+    return known;
+}
+
+static void encode_pending(const sheaf_session_record *record, sheaf_writer *writer) {
     uint64_t loss;
     memcpy(&loss, &record->loss, sizeof loss);
+    write_blob(writer, record->statement, record->statement_bytes);
+    write_blob(writer, record->signature, record->signature_bytes);
+    sheaf_write_u64(writer, loss);
+}
+
+static void encode(const sheaf_session *s, sheaf_writer *writer) {
+    const sheaf_session_record *record = &s->record;
     sheaf_write_name(writer, domain);
     sheaf_write_name(writer, s->port.tenant);
     sheaf_write_name(writer, s->port.job);
     sheaf_write_name(writer, s->port.client);
     sheaf_write_u64(writer, record->last_round);
     sheaf_write_u8(writer, (uint8_t)record->pending);
-    if (!record->pending) return;
-    write_blob(writer, record->statement, record->statement_bytes);
-    write_blob(writer, record->signature, record->signature_bytes);
-    sheaf_write_u64(writer, loss);
+    if (record->pending) encode_pending(record, writer);
+    write_digest(writer, record->held_known, record->held);
+    write_digest(writer, record->fetching_known, record->fetching);
 }
 
 static int names_match(const sheaf_session *s, sheaf_reader *reader) {
@@ -73,6 +90,8 @@ static sheaf_status decode(sheaf_session *s, sheaf_span bytes) {
     record->last_round = sheaf_read_u64(&reader);
     record->pending = sheaf_read_u8(&reader) != 0;
     if (record->pending) decode_pending(record, &reader);
+    record->held_known = read_digest(&reader, record->held);
+    record->fetching_known = read_digest(&reader, record->fetching);
     if (reader.failed) return SHEAF_E_CORRUPT;
     if (!record->pending) return SHEAF_OK;
     sheaf_span statement = sheaf_span_of(record->statement, record->statement_bytes);

@@ -37,11 +37,15 @@ sheaf_status sheaf_session_make_round_query(sheaf_session *s, sheaf_span *payloa
 
 sheaf_status sheaf_session_make_model_query(sheaf_session *s, sheaf_span *payload) {
     (void)payload;
+    int busy_here = s->download.standing > s->offset || s->download.same > 0;
+    if (busy_here || s->download.cursor >= s->round.base_model_bytes) return SHEAF_AGAIN;
     head(s, sheaf_v1_Request_model_tag);
     sheaf_v1_ModelQuery *query = &s->message.request.body.model;
     copy_bytes(&query->digest.size, query->digest.bytes, s->round.base_model, SHEAF_DIGEST_BYTES);
-    query->offset = s->offset;
+    query->offset = s->download.casting ? s->offset : s->download.cursor;
     query->bytes_max = s->chunk_bytes;
+    if (s->download.tells_held) copy_bytes(&query->held.size, query->held.bytes, s->record.held, SHEAF_DIGEST_BYTES);
+    query->can_join = s->port.transport.join != NULL && !s->download.pulls && !s->download.plain;
     return SHEAF_OK;
 }
 
@@ -68,18 +72,25 @@ sheaf_status sheaf_session_make_offer(sheaf_session *s, sheaf_span *payload) {
 /* The payload is read to where it cannot meet the header that is written before it. With everything already there, an
  * empty chunk asks for the receipt. */
 sheaf_status sheaf_session_make_chunk(sheaf_session *s, sheaf_span *payload) {
-    uint64_t left = s->update.payload_bytes - s->offset;
-    size_t size = left < s->chunk_bytes ? (size_t)left : s->chunk_bytes;
+    uint64_t offset;
+    sheaf_status status = sheaf_session_next_chunk(s, &offset);
+    if (status != SHEAF_OK) return status;
+    uint64_t left = s->update.payload_bytes - offset;
+    size_t size = left < s->upload.size ? (size_t)left : s->upload.size;
     uint8_t *at = s->port.frame + SHEAF_FRAME_BYTES_MAX(0);
+    uint8_t digest[SHEAF_DIGEST_BYTES];
     if (size > 0) {
         const sheaf_edge_storage *storage = &s->port.storage;
-        sheaf_status status = storage->read(SHEAF_EDGE_UPDATE, s->offset, at, size, storage->context);
+        status = storage->read(SHEAF_EDGE_UPDATE, offset, at, size, storage->context);
         if (status != SHEAF_OK) return status;
     }
+    status = sheaf_session_digest(s, sheaf_span_of(at, size), digest);
+    if (status != SHEAF_OK) return status;
     head(s, sheaf_v1_Request_chunk_tag);
     sheaf_v1_Chunk *chunk = &s->message.request.body.chunk;
     copy_bytes(&chunk->payload_digest.size, chunk->payload_digest.bytes, s->update.payload_digest, SHEAF_DIGEST_BYTES);
-    chunk->offset = s->offset;
+    copy_bytes(&chunk->chunk_digest.size, chunk->chunk_digest.bytes, digest, sizeof digest);
+    chunk->offset = offset;
     *payload = sheaf_span_of(at, size);
     return SHEAF_OK;
 }

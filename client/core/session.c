@@ -7,6 +7,8 @@
 #define SETBACK_MS      500u
 #define SETBACK_MOST_MS 60000u
 #define SETTLE_TRIES    3u /* an update that the aggregator cannot settle must not keep the device from the next */
+#define REVOKED_MS      30000u
+#define REVOKED_MOST_MS 900000u
 #define BARRED_MS       2000u
 #define DISK_RETRY_MS   2000u
 #define WAIT_MOST_MS    3600000u /* an aggregator in error must not send a device away for weeks */
@@ -35,7 +37,8 @@ static const state_row states[] = {
     [SHEAF_EDGE_ASKING] = {"asking", sheaf_session_make_round_query, NULL, NULL},
     [SHEAF_EDGE_CHECKING_UPDATE] = {"checking_update", REPORTS, sheaf_session_begin_check, sheaf_session_check_update},
     [SHEAF_EDGE_CHECKING_MODEL] = {"checking_model", REPORTS, sheaf_session_begin_check, sheaf_session_check_model},
-    [SHEAF_EDGE_DOWNLOADING] = {"downloading", sheaf_session_make_model_query, sheaf_session_begin_download, NULL},
+    [SHEAF_EDGE_DOWNLOADING] = {"downloading", sheaf_session_make_model_query, sheaf_session_begin_download,
+                                sheaf_session_use_what_is_here},
     [SHEAF_EDGE_LOADING] = {"loading", REPORTS, sheaf_session_begin_load, sheaf_session_load},
     [SHEAF_EDGE_IN_TRAINING] = {"in_training", REPORTS, NULL, sheaf_session_train},
     [SHEAF_EDGE_ENCODING] = {"encoding", REPORTS, sheaf_session_begin_encode, sheaf_session_encode},
@@ -52,6 +55,11 @@ static int trains(sheaf_edge_state state) { return state >= SHEAF_EDGE_LOADING &
 
 /* ---- guards ---- */
 
+static uint32_t chunk_bytes_of(const sheaf_session *s, const sheaf_v1_Welcome *reply) {
+    size_t room = s->port.frame_bytes - SHEAF_FRAME_BYTES_MAX(0);
+    return reply->chunk_bytes < room ? reply->chunk_bytes : (uint32_t)room;
+}
+
 static int in_a_reporting_state(sheaf_session *s) { return reports(s->state); }
 static int is_barred(sheaf_session *s) {
     return s->barred_round == s->round.round && s->barred_attempt == s->round.attempt;
@@ -63,7 +71,16 @@ static int statement_fits(sheaf_session *s) { return sheaf_session_statement_fit
 static int model_is_here(sheaf_session *s) {
     return s->model_whole && memcmp(s->model, s->round.base_model, sizeof s->model) == 0;
 }
-static int model_is_unseen(sheaf_session *s) { return !s->model_checked; }
+static int model_may_be_here(sheaf_session *s) { return sheaf_session_model_may_be_here(s); }
+/* It was continued, copied or cast; without such shortcuts the aggregator's own bytes decide. */
+static int shortcut_failed(sheaf_session *s) {
+    return s->status == SHEAF_E_DIGEST && s->download.took_shortcut && !s->download.plain;
+}
+/* The grid of chunks that was agreed on does not fit any more. */
+static int grid_is_off(sheaf_session *s) { return s->message.reply.body.upload.next_offset < s->upload.first; }
+static int chunks_would_change(sheaf_session *s) {
+    return chunk_bytes_of(s, &s->message.reply.body.welcome) < s->upload.size;
+}
 /* Not merely unreadable for the moment: then it would be a pity to train again. */
 static int update_is_gone(sheaf_session *s) {
     return s->status == SHEAF_E_CORRUPT || s->status == SHEAF_E_NOT_FOUND || s->status == SHEAF_E_TRUNCATED;
@@ -85,8 +102,7 @@ static sheaf_status welcome(sheaf_session *s) {
     if (reply->protocol != 1) return SHEAF_E_VERSION;
     if (reply->chunk_bytes == 0) return SHEAF_E_MALFORMED;
     if (reply->encodings_ok == 0) return SHEAF_E_ENCODING;
-    size_t room = s->port.frame_bytes - SHEAF_FRAME_BYTES_MAX(0);
-    s->chunk_bytes = reply->chunk_bytes < room ? reply->chunk_bytes : (uint32_t)room;
+    s->chunk_bytes = chunk_bytes_of(s, reply);
     s->exchange.hello_due = 0;
     s->exchange.next_ms = 0;
     sheaf_edge_event event = sheaf_session_event(s, SHEAF_EDGE_JOINED, SHEAF_OK);
@@ -95,8 +111,11 @@ static sheaf_status welcome(sheaf_session *s) {
     return SHEAF_OK;
 }
 
+/* Who is revoked hears no more from asking often; a renewed certificate is noticed with the next question. */
 static void pause_after_setback(sheaf_session *s) {
-    sheaf_session_hold_requests(s, sheaf_session_pause(s, SETBACK_MS, s->setbacks, SETBACK_MOST_MS));
+    int revoked = s->status == SHEAF_E_REVOKED;
+    sheaf_session_hold_requests(s, sheaf_session_pause(s, revoked ? REVOKED_MS : SETBACK_MS, s->setbacks,
+                                                       revoked ? REVOKED_MOST_MS : SETBACK_MOST_MS));
     if (s->setbacks < UINT32_MAX) s->setbacks++;
 }
 
@@ -110,9 +129,10 @@ static sheaf_status tell_refusal(sheaf_session *s) {
     return SHEAF_OK;
 }
 
-/* The peer's statuses are about what was sent and stay true; busy and the world's pass. */
+/* The peer's statuses are about what was sent and stay true; busy and the world's pass, and a certificate may be renewed. */
+static int is_final(sheaf_status status) { return status < SHEAF_E_BUSY && status != SHEAF_E_REVOKED; }
 static void bar_if_final(sheaf_session *s, uint64_t round, uint32_t attempt) {
-    if (s->status >= SHEAF_E_BUSY) return;
+    if (!is_final(s->status)) return;
     s->barred_round = round;
     s->barred_attempt = attempt;
 }
@@ -122,7 +142,7 @@ static sheaf_status refused(sheaf_session *s) {
         s->exchange.asked == sheaf_v1_Request_offer_tag || s->exchange.asked == sheaf_v1_Request_chunk_tag;
     (void)tell_refusal(s);
     if (about_update) {
-        s->settled = SETTLE_TRIES;
+        if (s->status != SHEAF_E_REVOKED) s->settled = SETTLE_TRIES;
         bar_if_final(s, s->update.round, s->update.attempt);
     } else if (s->exchange.asked != sheaf_v1_Request_round_tag && s->status != SHEAF_E_NOT_FOUND)
         bar_if_final(s, s->round.round, s->round.attempt); /* not found: the round moved on, or a late answer */
@@ -132,6 +152,18 @@ static sheaf_status refused(sheaf_session *s) {
 static sheaf_status wait_as_told(sheaf_session *s) {
     uint32_t ms = s->message.reply.body.wait.retry_ms;
     sheaf_session_hold_requests(s, sheaf_session_jitter(s, ms < WAIT_MOST_MS ? ms : WAIT_MOST_MS));
+    return SHEAF_OK;
+}
+
+static sheaf_status wait_with_chunks(sheaf_session *s) {
+    (void)wait_as_told(s);
+    return sheaf_session_hold_upload(s);
+}
+
+static sheaf_status take_no_shortcut(sheaf_session *s) {
+    sheaf_edge_event event = sheaf_session_event(s, SHEAF_EDGE_DOWNLOADED, s->status);
+    sheaf_session_tell(s, &event);
+    s->download.plain = 1;
     return SHEAF_OK;
 }
 
@@ -226,7 +258,7 @@ static const transition transitions[] = {
     {SHEAF_EDGE_ASKING, SHEAF_ON_ROUND, payload_is_ready, NULL, SHEAF_EDGE_SEALING},
     {SHEAF_EDGE_ASKING, SHEAF_ON_ROUND, update_fits, NULL, SHEAF_EDGE_CHECKING_UPDATE},
     {SHEAF_EDGE_ASKING, SHEAF_ON_ROUND, model_is_here, NULL, SHEAF_EDGE_LOADING},
-    {SHEAF_EDGE_ASKING, SHEAF_ON_ROUND, model_is_unseen, NULL, SHEAF_EDGE_CHECKING_MODEL},
+    {SHEAF_EDGE_ASKING, SHEAF_ON_ROUND, model_may_be_here, NULL, SHEAF_EDGE_CHECKING_MODEL},
     {SHEAF_EDGE_ASKING, SHEAF_ON_ROUND, NULL, NULL, SHEAF_EDGE_DOWNLOADING},
     {SHEAF_EDGE_ASKING, SHEAF_ON_END, receipt_is_missing, settle, SHEAF_EDGE_OFFERING},
     {SHEAF_EDGE_ASKING, SHEAF_ON_END, NULL, tell_end, SHEAF_EDGE_ENDED},
@@ -237,6 +269,9 @@ static const transition transitions[] = {
     {SHEAF_EDGE_CHECKING_MODEL, SHEAF_ON_DONE, NULL, NULL, SHEAF_EDGE_LOADING},
     {SHEAF_EDGE_CHECKING_MODEL, SHEAF_ON_FAILED, NULL, NULL, SHEAF_EDGE_DOWNLOADING},
     {SHEAF_EDGE_DOWNLOADING, SHEAF_ON_MODEL_PART, NULL, sheaf_session_take_model_part, SHEAF_EDGE_LOADING},
+    {SHEAF_EDGE_DOWNLOADING, SHEAF_ON_CAST, NULL, sheaf_session_take_cast, SAME},
+    {SHEAF_EDGE_DOWNLOADING, SHEAF_ON_DONE, NULL, NULL, SHEAF_EDGE_LOADING},
+    {SHEAF_EDGE_DOWNLOADING, SHEAF_ON_FAILED, shortcut_failed, take_no_shortcut, SHEAF_EDGE_DOWNLOADING},
 
     {SHEAF_EDGE_LOADING, SHEAF_ON_DONE, NULL, NULL, SHEAF_EDGE_IN_TRAINING},
     {SHEAF_EDGE_IN_TRAINING, SHEAF_ON_DONE, NULL, NULL, SHEAF_EDGE_ENCODING},
@@ -244,16 +279,18 @@ static const transition transitions[] = {
     {SHEAF_EDGE_SEALING, SHEAF_ON_DONE, NULL, NULL, SHEAF_EDGE_OFFERING},
     {SHEAF_EDGE_SEALING, SHEAF_ON_FAILED, NULL, retry_work_later, SAME},
 
-    {SHEAF_EDGE_OFFERING, SHEAF_ON_UPLOAD, NULL, sheaf_session_take_upload, SHEAF_EDGE_UPLOADING},
+    {SHEAF_EDGE_OFFERING, SHEAF_ON_UPLOAD, NULL, sheaf_session_begin_upload, SHEAF_EDGE_UPLOADING},
     {SHEAF_EDGE_OFFERING, SHEAF_ON_RECEIPT, NULL, sheaf_session_take_receipt, SHEAF_EDGE_FINISHING},
-    {SHEAF_EDGE_OFFERING, SHEAF_ON_BUSY, NULL, wait_as_told, SAME},
+    {SHEAF_EDGE_UPLOADING, SHEAF_ON_UPLOAD, grid_is_off, NULL, SHEAF_EDGE_OFFERING},
+    {SHEAF_EDGE_UPLOADING, SHEAF_ON_WELCOME, chunks_would_change, welcome, SHEAF_EDGE_OFFERING},
     {SHEAF_EDGE_UPLOADING, SHEAF_ON_UPLOAD, NULL, sheaf_session_take_upload, SAME},
     {SHEAF_EDGE_UPLOADING, SHEAF_ON_RECEIPT, NULL, sheaf_session_take_receipt, SHEAF_EDGE_FINISHING},
-    {SHEAF_EDGE_UPLOADING, SHEAF_ON_BUSY, NULL, wait_as_told, SAME},
+    {SHEAF_EDGE_UPLOADING, SHEAF_ON_BUSY, NULL, wait_with_chunks, SAME},
     {SHEAF_EDGE_UPLOADING, SHEAF_ON_FORGOTTEN, NULL, NULL, SHEAF_EDGE_OFFERING},
     {SHEAF_EDGE_FINISHING, SHEAF_ON_DONE, NULL, counted, SHEAF_EDGE_ASKING},
     {SHEAF_EDGE_FINISHING, SHEAF_ON_FAILED, NULL, retry_work_later, SAME},
 
+    {ANY, SHEAF_ON_BUSY, NULL, wait_as_told, SAME},
     {ANY, SHEAF_ON_NOTED, in_a_reporting_state, next_report, SAME},
     {ANY, SHEAF_ON_NOTED, NULL, NULL, SAME},
     {ANY, SHEAF_ON_REFUSED, NULL, refused, SHEAF_EDGE_ASKING},
@@ -287,6 +324,7 @@ static void schedule(sheaf_session *s, sheaf_edge_state before, sheaf_session_tr
 static sheaf_status enter(sheaf_session *s, sheaf_edge_state next, sheaf_session_trigger trigger) {
     sheaf_edge_state before = s->state;
     if (trains(before) && next < SHEAF_EDGE_LOADING) sheaf_session_cancel_training(s);
+    if (before == SHEAF_EDGE_DOWNLOADING) sheaf_session_leave_cast(s, SHEAF_OK);
     s->state = next;
     if (next == SHEAF_EDGE_JOINING) s->exchange.hello_due = 1;
     schedule(s, before, trigger);
@@ -372,6 +410,7 @@ sheaf_status sheaf_edge_init(sheaf_edge *edge, const sheaf_edge_options *options
 static sheaf_status wind_up(sheaf_session *s) {
     if (s->state == SHEAF_EDGE_IN_TRAINING) (void)sheaf_session_train(s);
     if (trains(s->state)) sheaf_session_cancel_training(s);
+    sheaf_session_leave_cast(s, SHEAF_OK);
     sheaf_session_exchange_drop(s);
     s->state = SHEAF_EDGE_STOPPED;
     return SHEAF_STOPPED;
@@ -388,7 +427,7 @@ static sheaf_status work_step(sheaf_session *s, uint32_t *wait_ms) {
         }
         if (now >= s->work_ms) return SHEAF_OK;
     }
-    uint64_t left = s->work_ms - now;
+    uint64_t left = s->work_ms > now ? s->work_ms - now : 0;
     if (left < *wait_ms) *wait_ms = (uint32_t)left;
     return SHEAF_AGAIN;
 }
@@ -420,6 +459,7 @@ void sheaf_edge_fini(sheaf_edge *edge) {
     sheaf_session *s = session_of(edge);
     if (s->port.frame != NULL) {
         if (trains(s->state)) sheaf_session_cancel_training(s);
+        sheaf_session_leave_cast(s, SHEAF_OK);
         sheaf_session_exchange_drop(s);
     }
     memset(edge, 0, sizeof *edge);

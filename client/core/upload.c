@@ -64,14 +64,58 @@ sheaf_status sheaf_session_seal(sheaf_session *s) {
     return SHEAF_OK;
 }
 
-sheaf_status sheaf_session_take_upload(sheaf_session *s) {
+sheaf_status sheaf_session_begin_upload(sheaf_session *s) {
     uint64_t next = s->message.reply.body.upload.next_offset;
     if (next > s->update.payload_bytes) return SHEAF_E_MALFORMED;
-    int grows = s->state == SHEAF_EDGE_UPLOADING && next > s->offset;
-    s->offset = next;
+    memset(&s->upload, 0, sizeof s->upload);
+    s->upload.first = s->upload.next = s->upload.cursor = next;
+    s->upload.size = s->chunk_bytes;
+    return SHEAF_OK;
+}
+
+static int is_held(const sheaf_session_upload *upload, uint64_t offset) {
+    uint64_t place = (offset - upload->next) / upload->size;
+    return place > 0 && place <= 64 && (upload->held >> (place - 1) & 1) != 0;
+}
+
+sheaf_status sheaf_session_next_chunk(sheaf_session *s, uint64_t *offset) {
+    sheaf_session_upload *upload = &s->upload;
+    uint64_t end = s->update.payload_bytes;
+    if (upload->drains) return SHEAF_AGAIN;
+    while (upload->cursor < end && is_held(upload, upload->cursor)) upload->cursor += upload->size;
+    if (upload->cursor >= end && s->exchange.in_flight > 0) return SHEAF_AGAIN;
+    *offset = upload->cursor < end ? upload->cursor : end;
+    return SHEAF_OK;
+}
+
+/* Once all is answered, the aggregator's last word says what is missing. */
+static void settle_cursor(sheaf_session *s) {
+    if (s->exchange.in_flight > 0) return;
+    s->upload.cursor = s->upload.next;
+    s->upload.drains = 0;
+}
+
+sheaf_status sheaf_session_hold_upload(sheaf_session *s) {
+    s->upload.drains = 1;
+    settle_cursor(s);
+    return SHEAF_OK;
+}
+
+/* Requests are handled and answered in order, so a chunk that is missing while a later one is held was lost on the way,
+ * unless its own answer told why (then `drains` is set). */
+sheaf_status sheaf_session_take_upload(sheaf_session *s) {
+    const sheaf_v1_Upload *reply = &s->message.reply.body.upload;
+    sheaf_session_upload *upload = &s->upload;
+    if (reply->next_offset > s->update.payload_bytes) return SHEAF_E_MALFORMED;
+    int grows = reply->next_offset > upload->next;
+    upload->next = reply->next_offset;
+    upload->held = reply->held;
+    if (upload->held != 0 && !upload->drains) sheaf_session_exchange_drop(s);
+    if (upload->cursor < upload->next) upload->cursor = upload->next;
+    settle_cursor(s);
     if (!grows) return SHEAF_OK;
     sheaf_edge_event event = sheaf_session_event(s, SHEAF_EDGE_UPLOADED, SHEAF_OK);
-    event.bytes = next;
+    event.bytes = upload->next;
     sheaf_session_tell(s, &event);
     return SHEAF_OK;
 }

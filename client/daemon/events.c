@@ -48,6 +48,18 @@ void edge_events_take(const sheaf_edge_event *event, void *context) {
     case SHEAF_EDGE_ROUND_OPENED:
         log_digest("round_opened", event);
         break;
+    case SHEAF_EDGE_DOWNLOADED:
+        if (event->status != SHEAF_OK) {
+            log_trouble(SHEAF_LOG_WARNING, "download_restarted", event, NULL);
+            break;
+        }
+        sheaf_log(SHEAF_LOG_DEBUG, "downloaded", "round=%" PRIu64 " bytes=%" PRIu64, event->round, event->bytes);
+        break;
+    case SHEAF_EDGE_CAST:
+        sheaf_log(SHEAF_LOG_INFO, event->status == SHEAF_OK ? "cast_joined" : "cast_left",
+                  "round=%" PRIu64 " bytes=%" PRIu64 " status=%s", event->round, event->bytes,
+                  sheaf_status_name(event->status));
+        break;
     case SHEAF_EDGE_MODEL_READY:
         log_digest("model_ready", event);
         break;

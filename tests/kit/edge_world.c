@@ -56,7 +56,8 @@ static sheaf_status storage_write(sheaf_edge_slot slot, uint64_t offset, const u
     if (storage->refuse != SHEAF_OK) return storage->refuse;
     append(at, offset, data, size);
     /* One copy only, as on a small flash: a begun draft has already cost the old content. */
-    if (slot != SHEAF_EDGE_STATE && at->size > 0) memset(at->content, 0xee, at->size);
+    int one_copy = slot != SHEAF_EDGE_STATE && !(slot == SHEAF_EDGE_MODEL && storage->roomy);
+    if (one_copy && at->size > 0) memset(at->content, 0xee, at->size);
     return fails ? SHEAF_E_DISK : SHEAF_OK;
 }
 
@@ -82,10 +83,31 @@ static sheaf_status storage_erase(sheaf_edge_slot slot, void *context) {
     return SHEAF_OK;
 }
 
+static sheaf_status storage_unfinished(sheaf_edge_slot slot, uint64_t *bytes, void *context) {
+    *bytes = ((edge_world *)context)->storage.slots[slot].draft_size;
+    return SHEAF_OK;
+}
+
+static sheaf_status storage_read_unfinished(sheaf_edge_slot slot, uint64_t offset, uint8_t *out, size_t size,
+                                            void *context) {
+    edge_world_slot *at = &((edge_world *)context)->storage.slots[slot];
+    if (offset + size > at->draft_size) return SHEAF_E_TRUNCATED;
+    memcpy(out, at->draft + offset, size);
+    return SHEAF_OK;
+}
+
+void edge_world_give_room(edge_world *world) {
+    world->storage.roomy = 1;
+    world->options.storage.unfinished = storage_unfinished;
+    world->options.storage.read_unfinished = storage_read_unfinished;
+    world->options.storage.keeps_old = 1;
+}
+
 void edge_world_power_on(edge_world *world) {
     world->storage.dead = 0;
     world->storage.fail_at = 0;
     for (size_t i = 0; i < SHEAF_EDGE_SLOTS; i++) {
+        if (world->storage.roomy && i == SHEAF_EDGE_MODEL) continue;
         free(world->storage.slots[i].draft);
         world->storage.slots[i].draft = NULL;
         world->storage.slots[i].draft_size = 0;
@@ -263,6 +285,17 @@ static void open_round(edge_world *world, const sheaf_v1_RoundQuery *query, shea
     open->signature.size = (pb_size_t)sign_with('a', world, sheaf_buffer_span(&out), open->signature.bytes);
 }
 
+/* From offset on, whole tensors: the second begins at the last 7 values and their header. */
+static size_t same_run(const edge_world_server *server, const sheaf_v1_ModelQuery *query) {
+    uint8_t digest[SHEAF_DIGEST_BYTES];
+    if (server->old_model == NULL || query->held.size != sizeof digest) return 0;
+    sha256(sheaf_span_of(server->old_model, server->model_bytes), digest);
+    size_t from = (size_t)query->offset, to = server->model_bytes;
+    if (memcmp(digest, query->held.bytes, sizeof digest) != 0) return 0;
+    while (to > from && memcmp(server->model + from, server->old_model + from, to - from) != 0) to--;
+    return to - from;
+}
+
 static void give_model(edge_world *world, const sheaf_v1_ModelQuery *query, sheaf_v1_Reply *reply,
                        sheaf_span *payload) {
     edge_world_server *server = &world->server;
@@ -273,13 +306,41 @@ static void give_model(edge_world *world, const sheaf_v1_ModelQuery *query, shea
         refuse(reply, SHEAF_E_NOT_FOUND);
         return;
     }
+    if (server->casts && query->can_join) {
+        reply->which_body = sheaf_v1_Reply_cast_tag;
+        reply->body.cast.group.size = reply->body.cast.key.size = 16;
+        memset(reply->body.cast.group.bytes, 'g', 16);
+        memset(reply->body.cast.key.bytes, 'k', 16);
+        reply->body.cast.total_bytes = server->model_bytes;
+        return;
+    }
     size_t left = server->model_bytes - (size_t)query->offset;
     size_t size = left < server->chunk_bytes ? left : server->chunk_bytes;
     if (size > query->bytes_max) size = query->bytes_max;
     reply->which_body = sheaf_v1_Reply_model_tag;
     reply->body.model.offset = query->offset;
     reply->body.model.total_bytes = server->model_bytes;
+    size_t same = same_run(server, query);
+    server->same_bytes += same;
+    reply->body.model.same_bytes = same;
+    if (same > 0) return;
     *payload = sheaf_span_of(server->model + query->offset, size);
+    server->model_bytes_sent += size;
+}
+
+/* The next frame of a cast that goes round for ever. */
+static int give_cast(edge_world *world, sheaf_v1_Reply *reply, sheaf_span *payload) {
+    edge_world_server *server = &world->server;
+    size_t left = server->model_bytes - server->cast_at;
+    size_t size = left < server->chunk_bytes ? left : server->chunk_bytes;
+    memset(reply, 0, sizeof *reply);
+    reply->which_body = sheaf_v1_Reply_model_tag;
+    reply->body.model.offset = server->cast_at;
+    reply->body.model.total_bytes = server->model_bytes;
+    *payload = sheaf_span_of(server->model + server->cast_at, size);
+    server->cast_at = size == left ? 0 : server->cast_at + size;
+    server->cast_frames++;
+    return server->cast_hook == NULL || server->cast_hook(world, reply, payload);
 }
 
 static void give_receipt(edge_world *world, sheaf_v1_Reply *reply) {
@@ -341,6 +402,8 @@ static void take_offer(edge_world *world, const sheaf_v1_Offer *offer, sheaf_v1_
     }
     int same = server->offer_known && memcmp(server->offered.payload_digest, statement.payload_digest, 32) == 0;
     if (!same) server->upload_size = 0;
+    server->chunk_size = 0;
+    server->held = 0;
     server->offered = statement;
     sha256(sheaf_span_of(offer->statement.bytes, offer->statement.size), server->offered_digest);
     server->offer_known = 1;
@@ -366,6 +429,40 @@ static void count_update(edge_world *world, sheaf_v1_Reply *reply) {
     give_receipt(world, reply);
 }
 
+/* WIRE.md, "Chunks". */
+static void keep_chunk(edge_world_server *server, size_t offset, sheaf_span payload) {
+    size_t total = (size_t)server->offered.payload_bytes;
+    assert(offset + payload.size <= total);
+    if (server->chunk_size == 0) server->chunk_size = payload.size;
+    server->upload = realloc(server->upload, total + 1);
+    assert(server->upload != NULL);
+    if (payload.size == 0 || offset < server->upload_size) {
+        server->chunks_again += payload.size > 0;
+        return;
+    }
+    if ((offset - server->upload_size) % server->chunk_size != 0) { /* the reply puts the device right */
+        server->off_grid++;
+        return;
+    }
+    size_t place = (offset - server->upload_size) / server->chunk_size;
+    if (place > 64) {
+        server->passed_over++;
+        return;
+    }
+    memcpy(server->upload + offset, payload.data, payload.size);
+    if (place > 0) {
+        server->chunks_again += (server->held >> (place - 1) & 1) != 0;
+        server->held |= 1ull << (place - 1);
+        return;
+    }
+    int more = 1;
+    for (server->upload_size += payload.size; more; server->held >>= 1) {
+        more = (int)(server->held & 1);
+        size_t left = total - server->upload_size;
+        if (more) server->upload_size += left < server->chunk_size ? left : server->chunk_size;
+    }
+}
+
 static void take_chunk(edge_world *world, const sheaf_v1_Chunk *chunk, sheaf_span payload, sheaf_v1_Reply *reply) {
     edge_world_server *server = &world->server;
     if (memcmp(chunk->payload_digest.bytes, server->accepted_payload, 32) == 0 && server->accepted_round != 0) {
@@ -376,19 +473,17 @@ static void take_chunk(edge_world *world, const sheaf_v1_Chunk *chunk, sheaf_spa
         refuse(reply, SHEAF_E_NOT_FOUND);
         return;
     }
-    if (chunk->offset == server->upload_size) {
-        assert(server->upload_size + payload.size <= server->offered.payload_bytes);
-        server->upload = realloc(server->upload, server->upload_size + payload.size + 1);
-        assert(server->upload != NULL);
-        if (payload.size > 0) memcpy(server->upload + server->upload_size, payload.data, payload.size);
-        server->upload_size += payload.size;
-    }
+    uint8_t digest[SHEAF_DIGEST_BYTES];
+    sha256(payload, digest);
+    assert(chunk->chunk_digest.size == sizeof digest && memcmp(digest, chunk->chunk_digest.bytes, sizeof digest) == 0);
+    keep_chunk(server, (size_t)chunk->offset, payload);
     if (server->upload_size == server->offered.payload_bytes) {
         count_update(world, reply);
         return;
     }
     reply->which_body = sheaf_v1_Reply_upload_tag;
     reply->body.upload.next_offset = server->upload_size;
+    reply->body.upload.held = server->held;
 }
 
 static void note_progress(edge_world *world, const sheaf_v1_Progress *progress, sheaf_v1_Reply *reply) {
@@ -428,9 +523,21 @@ static void answer(edge_world *world, const sheaf_v1_Request *request, sheaf_spa
 
 /* ---- transport ---- */
 
+static void enqueue(edge_world *world, const sheaf_v1_Reply *reply, sheaf_span payload) {
+    unsigned at = (world->reply_first + world->reply_count) % EDGE_WORLD_REPLIES;
+    assert(world->reply_count < EDGE_WORLD_REPLIES);
+    sheaf_buffer encoded = {world->replies[at].frame, 0, EDGE_WORLD_FRAME_BYTES + 4096};
+    if (encoded.data == NULL) encoded.data = world->replies[at].frame = malloc(encoded.capacity);
+    assert(encoded.data != NULL);
+    sheaf_status status = sheaf_frame_encode_reply(reply, payload, &encoded);
+    assert(status == SHEAF_OK);
+    world->replies[at].size = encoded.size;
+    world->reply_count++;
+}
+
 static sheaf_status transport_send(const uint8_t *frame, size_t size, void *context) {
     edge_world *world = context;
-    if (world->waiting) return SHEAF_AGAIN;
+    if (world->waiting >= (world->options.window > 0 ? world->options.window : 1)) return SHEAF_AGAIN;
     sheaf_v1_Request request;
     sheaf_v1_Reply reply;
     memset(&reply, 0, sizeof reply);
@@ -439,14 +546,28 @@ static sheaf_status transport_send(const uint8_t *frame, size_t size, void *cont
     assert(status == SHEAF_OK);
     assert(strcmp(request.tenant, TENANT) == 0 && strcmp(request.job, JOB) == 0 && strcmp(request.client, CLIENT) == 0);
     world->server.requests[request.which_body]++;
-    world->waiting = 1;
+    if (++world->waiting > world->waiting_most) world->waiting_most = world->waiting;
+    if (world->lose != NULL && world->lose(world, &request)) return SHEAF_OK;
     answer(world, &request, payload, &reply, &out);
     if (world->hook != NULL && !world->hook(world, &request, &reply, &out)) return SHEAF_OK;
-    sheaf_buffer encoded = {world->reply, 0, EDGE_WORLD_FRAME_BYTES + 4096};
-    status = sheaf_frame_encode_reply(&reply, out, &encoded);
-    assert(status == SHEAF_OK);
-    world->reply_size = encoded.size;
+    enqueue(world, &reply, out);
+    if (world->repeats) enqueue(world, &reply, out);
     return SHEAF_OK;
+}
+
+void edge_world_replace_replies(edge_world *world, const uint8_t *frame, size_t size) {
+    if (size > EDGE_WORLD_FRAME_BYTES) size = EDGE_WORLD_FRAME_BYTES;
+    const sheaf_v1_Reply empty = {.which_body = sheaf_v1_Reply_wait_tag};
+    world->reply_count = 0;
+    enqueue(world, &empty, sheaf_span_of(NULL, 0));
+    memcpy(world->replies[world->reply_first].frame, frame, size);
+    world->replies[world->reply_first].size = size;
+}
+
+static void cast_frame(edge_world *world) {
+    sheaf_v1_Reply reply;
+    sheaf_span payload;
+    if (world->server.joined && give_cast(world, &reply, &payload)) enqueue(world, &reply, payload);
 }
 
 static sheaf_status transport_receive(uint8_t *frame, size_t capacity, size_t *size, void *context) {
@@ -454,23 +575,34 @@ static sheaf_status transport_receive(uint8_t *frame, size_t capacity, size_t *s
     if (world->receive != SHEAF_OK) {
         sheaf_status status = world->receive;
         world->receive = SHEAF_OK;
-        world->waiting = 0;
-        world->reply_size = 0;
+        world->waiting = world->reply_count = 0;
         return status;
     }
-    if (world->reply_size == 0) return SHEAF_AGAIN;
-    world->waiting = 0;
-    *size = world->reply_size;
-    world->reply_size = 0;
+    if (world->reply_count == 0) cast_frame(world);
+    if (world->reply_count == 0) return SHEAF_AGAIN;
+    unsigned at = world->reply_first;
+    world->reply_first = (at + 1) % EDGE_WORLD_REPLIES;
+    world->reply_count--;
+    if (world->waiting > 0) world->waiting--;
+    *size = world->replies[at].size;
     if (*size > capacity) return SHEAF_E_TOO_LARGE;
-    memcpy(frame, world->reply, *size);
+    memcpy(frame, world->replies[at].frame, *size);
     return SHEAF_OK;
 }
 
 static void transport_cancel(void *context) {
     edge_world *world = context;
-    world->waiting = 0;
-    world->reply_size = 0;
+    world->waiting = world->reply_count = 0;
+}
+
+static sheaf_status transport_join(const uint8_t group[SHEAF_EDGE_GROUP_BYTES],
+                                   const uint8_t key[SHEAF_EDGE_GROUP_BYTES], void *context) {
+    edge_world_server *server = &((edge_world *)context)->server;
+    assert(group == NULL || (group[0] == 'g' && key[0] == 'k'));
+    server->joined = group != NULL;
+    server->joins += group != NULL;
+    server->leaves += group == NULL;
+    return SHEAF_OK;
 }
 
 static sheaf_status transport_peer(uint8_t out[SHEAF_DIGEST_BYTES], void *context) {
@@ -486,6 +618,7 @@ static void on_event(const sheaf_edge_event *event, void *context) {
     world->events[at] = event->kind;
     world->statuses[at] = event->status;
     world->of_kind[event->kind]++;
+    world->newest_bytes[event->kind] = event->bytes;
 }
 
 static void make_model(edge_world_server *server) {
@@ -512,12 +645,16 @@ static void fill_options(edge_world *world) {
         .job = JOB,
         .client = CLIENT,
         .trainer = {trainer_begin, trainer_load, trainer_train, trainer_store, trainer_examples, trainer_cancel, world},
-        .transport = {transport_send, transport_receive, transport_cancel, transport_peer, world},
+        .transport = {transport_send, transport_receive, transport_cancel, transport_peer, transport_join, world},
         .clock = {now_ms, world},
         .random = {fill, world},
         .signer = {fingerprint, sign, verify_peer, world},
         .digest = {digest_begin, digest_update, digest_finish, world},
-        .storage = {storage_read, storage_write, storage_commit, storage_erase, world},
+        .storage = {.read = storage_read,
+                    .write = storage_write,
+                    .commit = storage_commit,
+                    .erase = storage_erase,
+                    .context = world},
         .frame = world->frame,
         .frame_bytes = sizeof world->frame,
         .work = world->work,
@@ -531,8 +668,7 @@ static void fill_options(edge_world *world) {
 void edge_world_open(edge_world *world, uint64_t rounds) {
     memset(world, 0, sizeof *world);
     world->digest = calloc(1, sizeof(sheaf_digest));
-    world->reply = malloc(EDGE_WORLD_FRAME_BYTES + 4096);
-    assert(world->digest != NULL && world->reply != NULL);
+    assert(world->digest != NULL);
     world->examples = 40;
     world->slice_count = 4;
     world->device_certificate = 0xdd;
@@ -562,9 +698,10 @@ void edge_world_close(edge_world *world) {
         free(world->storage.slots[i].draft);
     }
     free(world->digest);
-    free(world->reply);
+    for (size_t i = 0; i < EDGE_WORLD_REPLIES; i++) free(world->replies[i].frame);
     free(world->values);
     free(world->server.model);
+    free(world->server.old_model);
     free(world->server.upload);
     memset(world, 0, sizeof *world);
 }

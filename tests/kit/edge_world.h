@@ -18,6 +18,7 @@
 
 #define EDGE_WORLD_FRAME_BYTES SHEAF_EDGE_FRAME_BYTES(SHEAF_EDGE_CHUNK_BYTES_MIN)
 #define EDGE_WORLD_EVENTS      64u
+#define EDGE_WORLD_REPLIES     80u
 
 typedef struct edge_world edge_world;
 
@@ -36,13 +37,15 @@ typedef struct {
     int after;        /* ... after it took effect, instead of before */
     int dead;
     sheaf_status refuse; /* not 0: every write fails so, the power stays */
+    int roomy;           /* two copies: content stays readable beside the draft, and a draft survives; set by
+                            edge_world_give_room */
 } edge_world_storage;
 
 /* Replaces or drops the aggregator's reply. Return 0 to lose it. */
 typedef int (*edge_world_hook)(edge_world *world, const sheaf_v1_Request *request, sheaf_v1_Reply *reply,
                                sheaf_span *payload);
 
-typedef struct {
+typedef struct edge_world_server {
     uint64_t round, last_round; /* the round that is open (0: none); the last of the job */
     uint32_t attempt;
     uint8_t nonce_letter;
@@ -50,8 +53,19 @@ typedef struct {
     size_t model_bytes;
     sheaf_plan plan;
     uint32_t chunk_bytes;
-    uint8_t *upload; /* of the round */
+    uint8_t *old_model; /* the version before, whose tensors need not be sent again; NULL: none */
+    uint8_t *upload;    /* of the round */
     size_t upload_size;
+    size_t chunk_size; /* of the grid: that of the first chunk after an offer */
+    uint64_t held;     /* as in Upload */
+    unsigned passed_over, off_grid, wrong_digests,
+        chunks_again; /* chunks too far ahead, not on it, damaged, held already */
+    int casts;        /* answers can_join with ModelCast */
+    int joined;       /* the device takes what is cast */
+    size_t cast_at;   /* of the next frame */
+    unsigned joins, leaves, cast_frames;
+    int (*cast_hook)(edge_world *world, sheaf_v1_Reply *reply, sheaf_span *payload); /* 0: this frame is lost */
+    uint64_t model_bytes_sent, same_bytes;
     sheaf_update_statement offered;
     uint8_t offered_digest[SHEAF_DIGEST_BYTES];
     int offer_known;
@@ -83,10 +97,16 @@ struct edge_world {
     uint8_t device_certificate;
     void *digest; /* sheaf_digest */
 
-    uint8_t *reply; /* waits to be received */
-    size_t reply_size;
-    int waiting;          /* a request is on its way without a reply */
-    sheaf_status receive; /* not 0: the next receive says so */
+    struct {
+        uint8_t *frame;
+        size_t size;
+    } replies[EDGE_WORLD_REPLIES]; /* a ring */
+    unsigned reply_first, reply_count;
+    unsigned waiting; /* requests on their way without a reply */
+    unsigned waiting_most;
+    int (*lose)(edge_world *world, const sheaf_v1_Request *request); /* not 0: this request never arrives */
+    int repeats;                                                     /* every reply comes twice */
+    sheaf_status receive;                                            /* not 0: the next receive says so */
     edge_world_storage storage;
     edge_world_server server;
     edge_world_hook hook;
@@ -100,6 +120,7 @@ struct edge_world {
     sheaf_status train_result;
     uint8_t seed[32];
 
+    uint64_t newest_bytes[16];                       /* of each kind of event */
     sheaf_edge_event_kind events[EDGE_WORLD_EVENTS]; /* the newest ones, in a ring */
     sheaf_status statuses[EDGE_WORLD_EVENTS];
     unsigned event_count;
@@ -111,6 +132,10 @@ void edge_world_open(edge_world *world, uint64_t rounds);
 void edge_world_close(edge_world *world);
 /* Powers the device on: a fresh core over the storage as it is. */
 sheaf_status edge_world_start(edge_world *world);
+/* Two copies of the model, as on a file system: call before edge_world_start. */
+void edge_world_give_room(edge_world *world);
+/* Instead of all replies that wait. */
+void edge_world_replace_replies(edge_world *world, const uint8_t *frame, size_t size);
 /* Polls and moves the clock until the core ends or stops, the power is lost, or `polls` are used up. */
 sheaf_status edge_world_run(edge_world *world, unsigned polls);
 /* Until the core is in `state` (1), or something else ended it (0). */

@@ -23,6 +23,7 @@ extern "C" {
 #endif
 
 #define SHEAF_EDGE_DIGEST_BYTES        32u /* SHA-256 */
+#define SHEAF_EDGE_GROUP_BYTES         16u
 #define SHEAF_EDGE_SIGNATURE_BYTES_MAX 80u /* ECDSA P-256 in DER, or Ed25519 */
 
 /* Frame buffer that moves `chunk_bytes` of bulk data per exchange; bigger is faster. */
@@ -86,19 +87,24 @@ typedef struct {
 
 /* ---- what the device must provide ---- */
 
-/* Whole frames. None of these blocks. A frame may be lost or arrive twice; requests are safe to repeat. */
+/* Whole frames. None of these blocks. A frame may be lost or arrive twice; requests are safe to repeat. Requests must
+ * not overtake each other, nor replies: a hole among the answers counts as a loss, and is filled again at once. */
 typedef struct {
-    /* Takes one request (copied, or sent before it returns). SHEAF_AGAIN while one is on its way; SHEAF_E_NETWORK;
-     * SHEAF_E_TOO_LARGE. */
+    /* Takes one request (copied, or sent before it returns). SHEAF_AGAIN while `window` of sheaf_edge_options are on
+     * their way; SHEAF_E_NETWORK; SHEAF_E_TOO_LARGE. */
     sheaf_status (*send)(const uint8_t *frame, size_t size, void *context);
-    /* The reply, whole. SHEAF_AGAIN: not there yet. SHEAF_E_NETWORK: the request failed and may be sent again.
-     * SHEAF_E_TOO_LARGE: it did not fit and is gone. */
+    /* The next reply, whole, or a frame of the group joined. SHEAF_AGAIN: not there yet. SHEAF_E_NETWORK: all requests
+     * on their way failed and may be sent again. SHEAF_E_TOO_LARGE: it did not fit and is gone. */
     sheaf_status (*receive)(uint8_t *frame, size_t capacity, size_t *size, void *context);
-    /* Gives up the request that is on its way. */
+    /* Gives up the requests that are on their way. */
     void (*cancel)(void *context);
     /* SHA-256 of the certificate of the peer that sent the last reply. SHEAF_E_ROLE when that certificate was verified
      * but is no aggregator's; SHEAF_E_CERTIFICATE when there is none. */
     sheaf_status (*peer)(uint8_t fingerprint[SHEAF_EDGE_DIGEST_BYTES], void *context);
+    /* From now on takes what is cast to this group, whose frames are sealed with this key; NULL, NULL leaves it. May be
+     * NULL: the model is always asked for. */
+    sheaf_status (*join)(const uint8_t group[SHEAF_EDGE_GROUP_BYTES], const uint8_t key[SHEAF_EDGE_GROUP_BYTES],
+                         void *context);
     void *context;
 } sheaf_edge_transport;
 
@@ -149,20 +155,29 @@ typedef struct {
     sheaf_status (*commit)(sheaf_edge_slot slot, void *context);
     /* Fine if it is empty. */
     sheaf_status (*erase)(sheaf_edge_slot slot, void *context);
+    /* The next two are both there or both NULL; NULL: a download that a restart breaks off begins anew. */
+    /* How many bytes of MODEL were written since offset 0 and not committed, also before a restart; write then goes on
+     * at that offset. Bytes that a power loss damaged may be among them: the core checks by digest. 0 when there are none. */
+    sheaf_status (*unfinished)(sheaf_edge_slot slot, uint64_t *bytes, void *context);
+    sheaf_status (*read_unfinished)(sheaf_edge_slot slot, uint64_t offset, uint8_t *out, size_t size, void *context);
+    int keeps_old; /* not 0: MODEL's content can be read until the next commit, so that what is the same in the next
+                      version need not be fetched */
     void *context;
 } sheaf_edge_storage;
 
 /* ---- events ---- */
 
 typedef enum {
-    SHEAF_EDGE_JOINED,        /* the aggregator knows this device */
-    SHEAF_EDGE_ROUND_OPENED,  /* round, attempt; digest: base model; bytes: its size */
-    SHEAF_EDGE_MODEL_READY,   /* digest, bytes */
-    SHEAF_EDGE_TRAINING,      /* done_permille, loss; when they change by a thousandth or more */
+    SHEAF_EDGE_JOINED,       /* the aggregator knows this device */
+    SHEAF_EDGE_ROUND_OPENED, /* round, attempt; digest: base model; bytes: its size */
+    SHEAF_EDGE_DOWNLOADED,  /* bytes of the base model so far; status not 0: what was kept or copied was not it, anew */
+    SHEAF_EDGE_CAST,        /* takes the model from a cast; status not 0: left it at `bytes`, the rest is asked for */
+    SHEAF_EDGE_MODEL_READY, /* digest, bytes */
+    SHEAF_EDGE_TRAINING,    /* done_permille, loss; when they change by a thousandth or more */
     SHEAF_EDGE_UPDATE_STORED, /* digest of the payload, bytes, weight, loss: durable, nothing has left yet */
     SHEAF_EDGE_UPLOADED,      /* bytes so far */
     SHEAF_EDGE_RECEIPT,       /* the update counts; digest of the payload; statement and signature are the receipt's */
-    SHEAF_EDGE_REFUSED,       /* by the aggregator: status, detail */
+    SHEAF_EDGE_REFUSED,       /* by the aggregator: status, detail; `revoked`: it is asked seldom from now on */
     SHEAF_EDGE_GAVE_UP,       /* this side could not go on with the round: status; it is tried again */
     SHEAF_EDGE_LINK_LOST,     /* status; tried again after a growing pause */
     SHEAF_EDGE_STATE_LOST,    /* the stored state does not have its digest (status): started from nothing */
@@ -226,7 +241,8 @@ typedef struct {
     size_t frame_bytes;
     float *work; /* >= SHEAF_EDGE_WORK_VALUES_MIN */
     size_t work_values;
-    uint32_t reply_ms;            /* a request without a reply for so long is sent again; 0 = 30000 */
+    uint32_t window;              /* requests with bulk data on their way at a time, at most 32; 0 = 1 */
+    uint32_t reply_ms;            /* silence while replies are owed, after which requests are sent again; 0 = 30000 */
     sheaf_edge_on_event on_event; /* may be NULL */
     void *event_context;
 } sheaf_edge_options;

@@ -176,7 +176,7 @@ static sheaf_edge_options core_options(sheaf_edge_device *device, const sheaf_ed
         .job = device->job,
         .client = sheaf_certificate_identity(device->certificate)->name,
         .trainer = options->trainer,
-        .transport = {link_send, link_receive, link_cancel, link_peer, device},
+        .transport = {link_send, link_receive, link_cancel, link_peer, NULL, device},
         .clock = {now_ms, device},
         .random = {fill, device},
         .signer = {own_fingerprint, sign, verify_peer, device},

@@ -93,6 +93,7 @@ void sheaf_slots_close(sheaf_slots *slots) {
 }
 
 sheaf_edge_storage sheaf_slots_storage(sheaf_slots *slots) {
-    sheaf_edge_storage storage = {slot_read, slot_write, slot_commit, slot_erase, slots};
+    sheaf_edge_storage storage = {
+        .read = slot_read, .write = slot_write, .commit = slot_commit, .erase = slot_erase, .context = slots};
     return storage;
 }
