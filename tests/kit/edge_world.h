@@ -134,6 +134,8 @@ void edge_world_close(edge_world *world);
 sheaf_status edge_world_start(edge_world *world);
 /* Two copies of the model, as on a file system: call before edge_world_start. */
 void edge_world_give_room(edge_world *world);
+/* For the world's own use. */
+sheaf_edge_storage edge_world_storage_of(edge_world *world);
 /* Instead of all replies that wait. */
 void edge_world_replace_replies(edge_world *world, const uint8_t *frame, size_t size);
 /* Polls and moves the clock until the core ends or stops, the power is lost, or `polls` are used up. */
