@@ -8,7 +8,7 @@
 
 typedef struct {
     struct {
-        const char *url, *state, *certificate, *key, *ca, *server_name, *tenant, *job;
+        const char *url, *topic_prefix, *state, *certificate, *key, *ca, *crl, *server_name, *tenant, *job;
         int tls12_profile;
         int exit_when_done;
     } edge;
@@ -20,7 +20,7 @@ typedef struct {
     } trainer;
     struct {
         uint64_t chunk_bytes;
-        uint32_t handshake_ms, reply_ms;
+        uint32_t handshake_ms, reply_ms, window;
     } limits;
     sheaf_log_config log;
     sheaf_config *source;

@@ -5,6 +5,8 @@
  *          must outlive sheaf_edge_device_close.
  * Threads: one thread per device; sheaf_edge_device_request_stop may also come from a signal handler. The carrier runs
  *          threads of its own, which never call back.
+ * Rotation: certificate, key, authorities and revocation lists are read again when their files change; the device then
+ *          connects anew, and signs again what has no receipt yet.
  * Files:   the state folder holds the model, the update and the state of one device in one job. Two processes cannot
  *          use it at a time.
  * Errors:  SHEAF_E_USAGE, SHEAF_E_CERTIFICATE, SHEAF_E_PERMISSION, SHEAF_E_NOT_FOUND, SHEAF_E_EXISTS (the state folder
@@ -22,11 +24,13 @@ extern "C" {
 typedef struct sheaf_edge_device sheaf_edge_device;
 
 typedef struct {
-    const char *url;              /* tls+tcp://host:port */
+    const char *url;              /* tls+tcp://host:port, or mqtts://host:port of a broker */
     const char *certificate_path; /* PEM: own certificate, then any intermediates */
-    const char *key_path;         /* PEM, readable by its owner only */
+    const char *key_path;         /* PEM, readable by its owner only; or a pkcs11: URI */
     const char *ca_path;          /* PEM: authorities that the aggregator must chain to */
-    const char *server_name;      /* that its certificate must hold; NULL: the url's host */
+    const char *crl_path;         /* PEM: their revocation lists; NULL: none */
+    const char *server_name;      /* that its (mqtts: the broker's) certificate must hold; NULL: the url's host */
+    const char *topic_prefix;     /* mqtts: first level of all topics; NULL: "sheaf" */
     int tls12_profile;            /* 1: also TLS 1.2, for small aggregators; 0: TLS 1.3 only */
     const char *state_folder;     /* made if missing */
     const char *tenant;           /* NULL: the certificate's */
@@ -34,6 +38,7 @@ typedef struct {
     uint32_t chunk_bytes;  /* bulk data per exchange; 0 = 256 KiB */
     uint32_t handshake_ms; /* 0 = 10000 */
     uint32_t reply_ms;     /* 0 = 30000 */
+    uint32_t window;       /* requests with bulk data on their way at a time; 0 = 2 */
     sheaf_trainer trainer;
     sheaf_edge_on_event on_event; /* may be NULL */
     void *event_context;

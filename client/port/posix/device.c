@@ -7,67 +7,25 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "client/port/posix/line.h"
 #include "client/port/posix/slots.h"
 #include "common/digest.h"
-#include "common/signer.h"
-#include "common/transport/transport.h"
 
-#define CHUNK_BYTES  (256u * 1024u)
-#define HANDSHAKE_MS 10000u
-#define WORK_VALUES  16384u
-#define NAP_MOST_MS  1000u
+#define CHUNK_BYTES (256u * 1024u)
+#define WORK_VALUES 16384u
+#define NAP_MOST_MS 1000u
 
 struct sheaf_edge_device {
     sheaf_edge edge;
-    const sheaf_transport *transport;
-    sheaf_link *link;
-    sheaf_certificate *certificate;
-    sheaf_signer *signer;
+    sheaf_line line;
     sheaf_digest digest;
     sheaf_slots slots;
-    sheaf_problem link_problem;
-    char tenant[SHEAF_NAME_BYTES], job[SHEAF_NAME_BYTES];
+    char tenant[SHEAF_NAME_BYTES], job[SHEAF_NAME_BYTES], client[SHEAF_NAME_BYTES];
     uint8_t *frame;
     float *work;
 };
 
-/* ---- transport ---- */
-
-static sheaf_status link_send(const uint8_t *frame, size_t size, void *context) {
-    sheaf_edge_device *device = context;
-    return device->transport->send(device->link, sheaf_span_of(frame, size));
-}
-
-static sheaf_status link_receive(uint8_t *frame, size_t capacity, size_t *size, void *context) {
-    sheaf_edge_device *device = context;
-    sheaf_buffer out = {frame, 0, capacity};
-    sheaf_status status = device->transport->receive(device->link, &out, &device->link_problem);
-    *size = out.size;
-    return status;
-}
-
-static void link_cancel(void *context) {
-    sheaf_edge_device *device = context;
-    device->transport->cancel(device->link);
-}
-
-static sheaf_status link_peer(uint8_t fingerprint[SHEAF_EDGE_DIGEST_BYTES], void *context) {
-    sheaf_edge_device *device = context;
-    sheaf_certificate *peer = device->transport->peer(device->link);
-    if (peer == NULL) {
-        return sheaf_problem_set(&device->link_problem, SHEAF_E_CERTIFICATE, "the aggregator has shown no certificate");
-    }
-    const sheaf_identity *identity = sheaf_certificate_identity(peer);
-    if (identity->role != SHEAF_ROLE_AGGREGATOR) {
-        return sheaf_problem_set(&device->link_problem, SHEAF_E_ROLE,
-                                 "the peer \"%s\" is no aggregator but has the role %s", identity->name,
-                                 sheaf_role_name(identity->role));
-    }
-    memcpy(fingerprint, sheaf_certificate_fingerprint(peer), SHEAF_EDGE_DIGEST_BYTES);
-    return SHEAF_OK;
-}
-
-/* ---- clock, random, signer, digest ---- */
+/* ---- clock, random, digest ---- */
 
 static uint64_t now_ms(void *context) {
     (void)context;
@@ -79,28 +37,6 @@ static uint64_t now_ms(void *context) {
 static sheaf_status fill(uint8_t *out, size_t size, void *context) {
     (void)context;
     return getrandom(out, size, 0) == (ssize_t)size ? SHEAF_OK : SHEAF_E_CRYPTO;
-}
-
-static sheaf_status own_fingerprint(uint8_t out[SHEAF_EDGE_DIGEST_BYTES], void *context) {
-    const sheaf_edge_device *device = context;
-    memcpy(out, sheaf_certificate_fingerprint(device->certificate), SHEAF_EDGE_DIGEST_BYTES);
-    return SHEAF_OK;
-}
-
-static sheaf_status sign(const uint8_t *message, size_t message_size, uint8_t *signature, size_t *size, void *context) {
-    sheaf_edge_device *device = context;
-    sheaf_buffer out = {signature, 0, *size};
-    sheaf_status status = sheaf_signer_sign(device->signer, sheaf_span_of(message, message_size), &out);
-    *size = out.size;
-    return status;
-}
-
-static sheaf_status verify_peer(const uint8_t *message, size_t message_size, const uint8_t *signature, size_t size,
-                                void *context) {
-    sheaf_edge_device *device = context;
-    sheaf_certificate *peer = device->transport->peer(device->link);
-    if (peer == NULL) return SHEAF_E_CERTIFICATE;
-    return sheaf_certificate_verify(peer, sheaf_span_of(message, message_size), sheaf_span_of(signature, size));
 }
 
 static sheaf_status digest_begin(void *context) {
@@ -117,18 +53,6 @@ static sheaf_status digest_finish(uint8_t out[SHEAF_EDGE_DIGEST_BYTES], void *co
 
 /* ---- open and close ---- */
 
-static sheaf_status open_keys(sheaf_edge_device *device, const sheaf_edge_device_options *options,
-                              sheaf_problem *problem) {
-    sheaf_status status = sheaf_certificate_from_pem_file(options->certificate_path, &device->certificate, problem);
-    if (status != SHEAF_OK) return status;
-    const sheaf_identity *identity = sheaf_certificate_identity(device->certificate);
-    if (identity->role != SHEAF_ROLE_DEVICE) {
-        return sheaf_problem_set(problem, SHEAF_E_ROLE, "%s: is the certificate of a role \"%s\", not of a device",
-                                 options->certificate_path, sheaf_role_name(identity->role));
-    }
-    return sheaf_signer_open(options->key_path, &device->signer, problem);
-}
-
 static sheaf_status copy_name(char out[SHEAF_NAME_BYTES], const char *what, const char *name, sheaf_problem *problem) {
     if (name == NULL || !sheaf_name_ok(name)) {
         return sheaf_problem_set(problem, SHEAF_E_USAGE, "%s: \"%s\" is not a usable name", what,
@@ -140,7 +64,9 @@ static sheaf_status copy_name(char out[SHEAF_NAME_BYTES], const char *what, cons
 
 static sheaf_status copy_names(sheaf_edge_device *device, const sheaf_edge_device_options *options,
                                sheaf_problem *problem) {
-    const char *tenant = sheaf_certificate_identity(device->certificate)->tenant;
+    const sheaf_identity *own = sheaf_certificate_identity(device->line.pair.certificate);
+    const char *tenant = own->tenant;
+    memcpy(device->client, own->name, sizeof device->client);
     if (options->tenant != NULL && strcmp(options->tenant, tenant) != 0) {
         return sheaf_problem_set(problem, SHEAF_E_IDENTITY,
                                  "tenant: \"%s\", but the certificate belongs to tenant \"%s\"", options->tenant,
@@ -150,42 +76,24 @@ static sheaf_status copy_names(sheaf_edge_device *device, const sheaf_edge_devic
     return status == SHEAF_OK ? copy_name(device->job, "job", options->job, problem) : status;
 }
 
-static sheaf_status open_link(sheaf_edge_device *device, const sheaf_edge_device_options *options, size_t frame_bytes,
-                              sheaf_problem *problem) {
-    device->transport = sheaf_transport_for(options->url);
-    if (device->transport == NULL) {
-        return sheaf_problem_set(problem, SHEAF_E_USAGE,
-                                 "url: \"%s\" has no known carrier; expected tls+tcp://host:port", options->url);
-    }
-    sheaf_transport_options link = {
-        .url = options->url,
-        .tls = {options->certificate_path, options->key_path, options->ca_path, options->server_name,
-                options->tls12_profile},
-        .frame_bytes_max = (uint32_t)frame_bytes,
-        .handshake_ms = options->handshake_ms != 0 ? options->handshake_ms : HANDSHAKE_MS,
-        .exchanges_max = 1,
-        .connections_max = 1,
-    };
-    return device->transport->open_link(&link, &device->link, problem);
-}
-
 static sheaf_edge_options core_options(sheaf_edge_device *device, const sheaf_edge_device_options *options,
                                        size_t frame_bytes) {
     sheaf_edge_options core = {
         .tenant = device->tenant,
         .job = device->job,
-        .client = sheaf_certificate_identity(device->certificate)->name,
+        .client = device->client,
         .trainer = options->trainer,
-        .transport = {link_send, link_receive, link_cancel, link_peer, NULL, device},
+        .transport = sheaf_line_transport(&device->line),
         .clock = {now_ms, device},
         .random = {fill, device},
-        .signer = {own_fingerprint, sign, verify_peer, device},
+        .signer = sheaf_line_signer(&device->line),
         .digest = {digest_begin, digest_update, digest_finish, device},
         .storage = sheaf_slots_storage(&device->slots),
         .frame = device->frame,
         .frame_bytes = frame_bytes,
         .work = device->work,
         .work_values = WORK_VALUES,
+        .window = device->line.options.window,
         .reply_ms = options->reply_ms,
         .on_event = options->on_event,
         .event_context = options->event_context,
@@ -232,10 +140,9 @@ static sheaf_status open_device(sheaf_edge_device *device, const sheaf_edge_devi
     uint32_t chunk_bytes = options->chunk_bytes != 0 ? options->chunk_bytes : CHUNK_BYTES;
     size_t frame_bytes = SHEAF_EDGE_FRAME_BYTES(chunk_bytes);
     sheaf_status status = check_options(options, chunk_bytes, problem);
-    if (status == SHEAF_OK) status = open_keys(device, options, problem);
+    if (status == SHEAF_OK) status = sheaf_line_open(&device->line, options, frame_bytes, problem);
     if (status == SHEAF_OK) status = copy_names(device, options, problem);
     if (status == SHEAF_OK) status = sheaf_slots_open(&device->slots, options->state_folder, problem);
-    if (status == SHEAF_OK) status = open_link(device, options, frame_bytes, problem);
     if (status == SHEAF_OK) status = start_core(device, options, frame_bytes, problem);
     return status;
 }
@@ -264,11 +171,9 @@ sheaf_status sheaf_edge_device_open(const sheaf_edge_device_options *options, sh
 void sheaf_edge_device_close(sheaf_edge_device *device) {
     if (device == NULL) return;
     sheaf_edge_fini(&device->edge);
-    if (device->transport != NULL) device->transport->close(device->link);
+    sheaf_line_close(&device->line);
     sheaf_slots_close(&device->slots);
     sheaf_digest_drop(&device->digest);
-    sheaf_signer_free(device->signer);
-    sheaf_certificate_unref(device->certificate);
     free(device->frame);
     free(device->work);
     free(device);
@@ -277,6 +182,7 @@ void sheaf_edge_device_close(sheaf_edge_device *device) {
 /* ---- running ---- */
 
 sheaf_status sheaf_edge_device_poll(sheaf_edge_device *device, uint32_t *wait_ms) {
+    sheaf_line_poll(&device->line, now_ms(NULL));
     return sheaf_edge_poll(&device->edge, wait_ms);
 }
 
@@ -290,7 +196,7 @@ static void nap(uint32_t ms) {
 sheaf_status sheaf_edge_device_run(sheaf_edge_device *device) {
     for (;;) {
         uint32_t wait_ms;
-        sheaf_status status = sheaf_edge_poll(&device->edge, &wait_ms);
+        sheaf_status status = sheaf_edge_device_poll(device, &wait_ms);
         if (status == SHEAF_AGAIN)
             nap(wait_ms);
         else if (status != SHEAF_OK)
@@ -300,8 +206,6 @@ sheaf_status sheaf_edge_device_run(sheaf_edge_device *device) {
 
 void sheaf_edge_device_request_stop(sheaf_edge_device *device) { sheaf_edge_request_stop(&device->edge); }
 sheaf_edge_state sheaf_edge_device_state(const sheaf_edge_device *device) { return sheaf_edge_state_of(&device->edge); }
-const char *sheaf_edge_device_client(const sheaf_edge_device *device) {
-    return sheaf_certificate_identity(device->certificate)->name;
-}
+const char *sheaf_edge_device_client(const sheaf_edge_device *device) { return device->client; }
 const char *sheaf_edge_device_tenant(const sheaf_edge_device *device) { return device->tenant; }
-const char *sheaf_edge_device_link_reason(const sheaf_edge_device *device) { return device->link_problem.text; }
+const char *sheaf_edge_device_link_reason(const sheaf_edge_device *device) { return device->line.problem.text; }

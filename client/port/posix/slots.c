@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define SLOT_MODE 0600u
@@ -46,6 +47,27 @@ static sheaf_status slot_commit(sheaf_edge_slot which, void *context) {
     close_and_forget(&slot->draft);
     close_and_forget(&slot->content);
     return status;
+}
+
+/* What was written before a restart counts as well. */
+static sheaf_status slot_unfinished(sheaf_edge_slot which, uint64_t *bytes, void *context) {
+    sheaf_slots *slots = context;
+    sheaf_slot *slot = &slots->slots[which];
+    struct stat info;
+    *bytes = 0;
+    if (slot->draft < 0) slot->draft = open(slot->draft_path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (slot->draft < 0) return SHEAF_OK;
+    if (fstat(slot->draft, &info) != 0) return sheaf_problem_errno(&slots->problem, "look at", slot->draft_path);
+    *bytes = S_ISREG(info.st_mode) ? (uint64_t)info.st_size : 0;
+    return SHEAF_OK;
+}
+
+static sheaf_status slot_read_unfinished(sheaf_edge_slot which, uint64_t offset, uint8_t *out, size_t size,
+                                         void *context) {
+    sheaf_slots *slots = context;
+    const sheaf_slot *slot = &slots->slots[which];
+    if (slot->draft < 0) return sheaf_problem_set(&slots->problem, SHEAF_E_CLOSED, "%s: not begun", slot->draft_path);
+    return sheaf_file_read_at(slot->draft, out, size, offset, slot->draft_path, &slots->problem);
 }
 
 static sheaf_status slot_erase(sheaf_edge_slot which, void *context) {
@@ -93,7 +115,13 @@ void sheaf_slots_close(sheaf_slots *slots) {
 }
 
 sheaf_edge_storage sheaf_slots_storage(sheaf_slots *slots) {
-    sheaf_edge_storage storage = {
-        .read = slot_read, .write = slot_write, .commit = slot_commit, .erase = slot_erase, .context = slots};
+    sheaf_edge_storage storage = {.read = slot_read,
+                                  .write = slot_write,
+                                  .commit = slot_commit,
+                                  .erase = slot_erase,
+                                  .unfinished = slot_unfinished,
+                                  .read_unfinished = slot_read_unfinished,
+                                  .keeps_old = 1,
+                                  .context = slots};
     return storage;
 }
