@@ -123,7 +123,9 @@ static void watch_expiry(sheaf_trust *trust) {
     format_unix(next, when);
     trust->alarm_again_s = now + ALARM_PERIOD_S;
     trust->alarms++;
-    const char *fate = trust->policy.crl_expired == SHEAF_CRL_REFUSE ? "refused" : "accepted for the grace";
+    uint32_t grace_s = trust->policy.crl_grace_s;
+    int refused = trust->policy.crl_expired == SHEAF_CRL_REFUSE || (grace_s > 0 && now > next + (int64_t)grace_s);
+    const char *fate = refused ? "refused" : "accepted for the grace";
     if (expired)
         sheaf_log(SHEAF_LOG_ERROR, "trust_list_expired",
                   "next_update=%s peers=\"%s\" grace_s=%u advice=\"publish a new one: sheaf pki crl\"", when, fate,

@@ -149,6 +149,10 @@ static sheaf_status out_of_memory(sheaf_problem *problem, const char *path) {
 static sheaf_status read_authorities(BIO *text, const char *path, found *into, sheaf_problem *problem) {
     X509 *x509 = NULL;
     while ((x509 = PEM_read_bio_X509(text, NULL, NULL, NULL)) != NULL) {
+        if (X509_check_ca(x509) == 0) { /* a peer's, which may stand in the same folder or file */
+            X509_free(x509);
+            continue;
+        }
         if (sk_X509_push(into->authorities, x509) > 0) continue;
         X509_free(x509);
         return out_of_memory(problem, path);

@@ -175,6 +175,7 @@ static void name_subject(X509 *x509, const char *role, const char *name, const p
     X509_NAME *subject = X509_get_subject_name(x509);
     add_name(subject, "C", options->country);
     if (!options->no_tenant) add_name(subject, "O", options->tenant != NULL ? options->tenant : "acme");
+    add_name(subject, "ST", options->region);
     add_name(subject, "OU", role);
     char text[128];
     int size = snprintf(text, sizeof text - 2, "%s", name);
@@ -243,4 +244,44 @@ const pki_kit_files *pki_kit_issue(pki_kit *kit, const char *role, const char *n
     X509_free(x509);
     EVP_PKEY_free(key);
     return &made->files;
+}
+
+static void add_revoked(X509_CRL *list, const pki_kit_files *files) {
+    FILE *file = fopen(files->certificate, "rb");
+    need(file != NULL, files->certificate);
+    X509 *x509 = PEM_read_X509(file, NULL, NULL, NULL);
+    (void)fclose(file);
+    need(x509 != NULL, files->certificate);
+    X509_REVOKED *entry = X509_REVOKED_new();
+    ASN1_TIME *at = X509_gmtime_adj(NULL, -60);
+    need(entry != NULL && at != NULL, "memory");
+    need(X509_REVOKED_set_serialNumber(entry, X509_get_serialNumber(x509)) == 1, "serial");
+    need(X509_REVOKED_set_revocationDate(entry, at) == 1, "date");
+    need(X509_CRL_add0_revoked(list, entry) == 1, "entry");
+    ASN1_TIME_free(at);
+    X509_free(x509);
+}
+
+void pki_kit_write_list(const pki_kit *kit, const char *path, const pki_kit_list *list) {
+    const authority *named = list->other_ca ? &kit->other_ca : &kit->ca;
+    const authority *signer = list->bad_signature ? &kit->other_ca : named;
+    int preset = list->last_update_s == 0 && list->next_update_s == 0;
+    X509_CRL *made = X509_CRL_new();
+    ASN1_TIME *last = X509_gmtime_adj(NULL, preset ? -300 : list->last_update_s);
+    ASN1_TIME *next = X509_gmtime_adj(NULL, preset ? 86400 : list->next_update_s);
+    need(made != NULL && last != NULL && next != NULL, "memory");
+    need(X509_CRL_set_version(made, X509_CRL_VERSION_2) == 1, "version");
+    need(X509_CRL_set_issuer_name(made, X509_get_subject_name(named->certificate)) == 1, "issuer");
+    need(X509_CRL_set1_lastUpdate(made, last) == 1 && X509_CRL_set1_nextUpdate(made, next) == 1, "times");
+    for (size_t i = 0; i < 4 && list->revoked[i] != NULL; i++) add_revoked(made, list->revoked[i]);
+    need(X509_CRL_sign(made, signer->key, EVP_sha256()) > 0, "signing");
+    char draft[512];
+    snprintf(draft, sizeof draft, "%s.draft", path);
+    (void)unlink(draft);
+    FILE *file = create(draft);
+    need(PEM_write_X509_CRL(file, made) == 1, path);
+    need(fclose(file) == 0 && rename(draft, path) == 0, path);
+    ASN1_TIME_free(last);
+    ASN1_TIME_free(next);
+    X509_CRL_free(made);
 }

@@ -22,6 +22,7 @@ typedef struct {
     const char *san;         /* NULL: for aggregators "DNS:localhost,IP:127.0.0.1", else none; "": none */
     const char *second_name; /* one more CN */
     const char *country;     /* one more attribute, C */
+    const char *region;      /* ST */
     int no_tenant;           /* leave O out */
     int is_authority;        /* basicConstraints CA:TRUE */
     int unknown_critical;    /* a critical extension that nobody knows */
@@ -45,5 +46,13 @@ void pki_kit_free(pki_kit *kit); /* NULL is fine */
 const char *pki_kit_folder(const pki_kit *kit);
 const char *pki_kit_ca(const pki_kit *kit);
 const char *pki_kit_other_ca(const pki_kit *kit);
+/* A revocation list of the honest authority (or the other one) that names these certificates, written to `path`. */
+typedef struct {
+    const pki_kit_files *revoked[4];   /* NULL ends */
+    long last_update_s, next_update_s; /* from now; both 0: -300 and 86400 */
+    int other_ca;
+    int bad_signature; /* under the honest authority's name, signed by the other */
+} pki_kit_list;
+void pki_kit_write_list(const pki_kit *kit, const char *path, const pki_kit_list *list);
 /* `role` is the text for OU, also a wrong one; `options` may be NULL. */
 const pki_kit_files *pki_kit_issue(pki_kit *kit, const char *role, const char *name, const pki_kit_options *options);
