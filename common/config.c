@@ -170,6 +170,21 @@ static sheaf_status read_numbers(reader *r, const sheaf_config_field *field, con
     return status;
 }
 
+static sheaf_status read_names(reader *r, const sheaf_config_field *field, const sheaf_node *node,
+                               sheaf_config_list *list) {
+    static const sheaf_config_field entry = {.kind = SHEAF_CONFIG_NAME};
+    sheaf_status status = require_kind(r, field, node, SHEAF_NODE_LIST);
+    if (status == SHEAF_OK) status = make_list(r, node, sizeof(const char *), list);
+    const char **name = list->items;
+    size_t index = 0;
+    for (const sheaf_node *item = node->first; status == SHEAF_OK && item != NULL; item = item->next, index++) {
+        size_t back = path_index(r, index);
+        status = read_scalar(r, &entry, item, &name[index]);
+        path_cut(r, back);
+    }
+    return status;
+}
+
 static sheaf_status read_field(reader *r, const sheaf_config_field *field, const sheaf_node *node, void *target) {
     sheaf_status status;
     switch (field->kind) {
@@ -182,6 +197,8 @@ static sheaf_status read_field(reader *r, const sheaf_config_field *field, const
         return read_pairs(r, field, node, target);
     case SHEAF_CONFIG_NUMBERS:
         return read_numbers(r, field, node, target);
+    case SHEAF_CONFIG_NAMES:
+        return read_names(r, field, node, target);
     default:
         return read_scalar(r, field, node, target);
     }
@@ -189,8 +206,8 @@ static sheaf_status read_field(reader *r, const sheaf_config_field *field, const
 
 /* A preset is written as in the file and read by the same code. Scalars need no YAML parser for that. */
 static sheaf_status read_preset(reader *r, const sheaf_config_field *field, size_t line, void *target) {
-    int composite =
-        field->kind == SHEAF_CONFIG_LIST || field->kind == SHEAF_CONFIG_PAIRS || field->kind == SHEAF_CONFIG_NUMBERS;
+    int composite = field->kind == SHEAF_CONFIG_LIST || field->kind == SHEAF_CONFIG_PAIRS ||
+                    field->kind == SHEAF_CONFIG_NUMBERS || field->kind == SHEAF_CONFIG_NAMES;
     sheaf_node scalar = {
         .kind = SHEAF_NODE_SCALAR, .line = line, .text = field->preset, .quoted = field->kind == SHEAF_CONFIG_STRING};
     sheaf_node *node = &scalar;

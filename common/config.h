@@ -15,20 +15,21 @@
 #include "common/problem.h"
 
 typedef enum {
-    SHEAF_CONFIG_STRING, /* const char * */
-    SHEAF_CONFIG_NAME,   /* const char *, by sheaf_name_ok */
-    SHEAF_CONFIG_PATH,   /* const char *; a relative path is taken from the config file's folder */
-    SHEAF_CONFIG_U32,    /* uint32_t within minimum..maximum */
-    SHEAF_CONFIG_U64,    /* uint64_t */
-    SHEAF_CONFIG_I64,    /* int64_t */
-    SHEAF_CONFIG_BYTES,  /* uint64_t, with KiB, MiB, GiB */
-    SHEAF_CONFIG_F64,    /* double, finite */
-    SHEAF_CONFIG_BOOL,   /* int: true or false */
-    SHEAF_CONFIG_CHOICE, /* int: index into `choices` */
-    SHEAF_CONFIG_MAP,    /* a nested struct, by `fields` */
-    SHEAF_CONFIG_LIST,   /* sheaf_config_list of structs, by `fields` and `item_bytes` */
-    SHEAF_CONFIG_PAIRS,  /* sheaf_config_list of sheaf_config_pair: free keys, integer values (I64 bounds) */
-    SHEAF_CONFIG_NUMBERS /* sheaf_config_list of int64_t, as in [28, 28, 1]; the bounds are each number's */
+    SHEAF_CONFIG_STRING,  /* const char * */
+    SHEAF_CONFIG_NAME,    /* const char *, by sheaf_name_ok */
+    SHEAF_CONFIG_PATH,    /* const char *; a relative path is taken from the config file's folder */
+    SHEAF_CONFIG_U32,     /* uint32_t within minimum..maximum */
+    SHEAF_CONFIG_U64,     /* uint64_t */
+    SHEAF_CONFIG_I64,     /* int64_t */
+    SHEAF_CONFIG_BYTES,   /* uint64_t, with KiB, MiB, GiB */
+    SHEAF_CONFIG_F64,     /* double, finite */
+    SHEAF_CONFIG_BOOL,    /* int: true or false */
+    SHEAF_CONFIG_CHOICE,  /* int: index into `choices` */
+    SHEAF_CONFIG_MAP,     /* a nested struct, by `fields` */
+    SHEAF_CONFIG_LIST,    /* sheaf_config_list of structs, by `fields` and `item_bytes` */
+    SHEAF_CONFIG_PAIRS,   /* sheaf_config_list of sheaf_config_pair: free keys, integer values (I64 bounds) */
+    SHEAF_CONFIG_NUMBERS, /* sheaf_config_list of int64_t, as in [28, 28, 1]; the bounds are each number's */
+    SHEAF_CONFIG_NAMES    /* sheaf_config_list of const char *, by sheaf_name_ok */
 } sheaf_config_kind;
 
 typedef struct {

@@ -28,6 +28,7 @@ static const char *placeholder(const sheaf_config_field *field, char *out, size_
     case SHEAF_CONFIG_PAIRS:
         return "{}";
     case SHEAF_CONFIG_NUMBERS:
+    case SHEAF_CONFIG_NAMES:
         return "[]";
     default:
         (void)snprintf(out, capacity, field->kind == SHEAF_CONFIG_F64 ? "%.15g" : "%.0f", field->minimum);

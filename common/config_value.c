@@ -194,6 +194,8 @@ const char *sheaf_config_noun(const sheaf_config_field *field) {
         return "a map of whole numbers";
     case SHEAF_CONFIG_NUMBERS:
         return "a list of whole numbers";
+    case SHEAF_CONFIG_NAMES:
+        return "a list of names";
     }
     return "a value";
 }

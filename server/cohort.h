@@ -11,9 +11,11 @@
 
 typedef struct {
     char client[SHEAF_NAME_BYTES];
-    uint32_t done_permille; /* of its training, as it told */
-    int accepted;           /* its update is durable */
-    int told_end;           /* it knows that the job has ended */
+    uint32_t done_permille;                     /* of its training, as it told */
+    uint32_t payloads;                          /* different ones that it began to send */
+    uint8_t payload_digest[SHEAF_DIGEST_BYTES]; /* of the last of them */
+    int accepted;                               /* its update is durable */
+    int told_end;                               /* it knows that the job has ended */
 } sheaf_member;
 
 typedef struct sheaf_cohort sheaf_cohort;

@@ -149,6 +149,13 @@ static const sheaf_config_field job_fields[] = {
      .minimum = -125,
      .maximum = 126,
      .help = "fraction_bits of single tensors, by name."},
+    {.key = "regions",
+     .kind = SHEAF_CONFIG_NAMES,
+     .offset = JOB(regions),
+     .preset = "[]",
+     .help =
+         "Regions (ST of the certificate) whose devices may take part; devices of others, or without one, hear nothing "
+         "of the job. Empty: any."},
     {.key = "progress_s",
      .kind = SHEAF_CONFIG_U32,
      .offset = JOB(progress_s),
@@ -330,6 +337,31 @@ static const sheaf_config_field limit_fields[] = {
      .minimum = 100,
      .maximum = 600000,
      .help = "A connection that has not finished its handshake by then is cut."},
+    {.key = "client_requests_per_s",
+     .kind = SHEAF_CONFIG_U32,
+     .offset = LIMIT(client_requests_per_s),
+     .preset = "20000",
+     .help = "Requests of one device in a second, and twice as many at once; more are asked to wait. 0: any number."},
+    {.key = "client_bytes_per_s",
+     .kind = SHEAF_CONFIG_BYTES,
+     .offset = LIMIT(client_bytes_per_s),
+     .preset = "0",
+     .help = "Bytes that one device may send in a second, and twice as many at once; more are asked to wait. 0: any "
+             "number."},
+    {.key = "client_in_flight_bytes",
+     .kind = SHEAF_CONFIG_BYTES,
+     .offset = LIMIT(client_in_flight_bytes),
+     .preset = "64MiB",
+     .help =
+         "Bytes of one device's requests in work at a time, over all its connections; one request alone is always let "
+         "in. 0: any number."},
+    {.key = "client_uploads",
+     .kind = SHEAF_CONFIG_U32,
+     .offset = LIMIT(client_uploads),
+     .preset = "32",
+     .minimum = 1,
+     .maximum = 1000000,
+     .help = "Different payloads that one device may begin to send in a round; an honest one has one."},
     {0},
 };
 static const sheaf_config_field top_fields[] = {

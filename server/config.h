@@ -26,6 +26,7 @@ typedef struct {
     int64_t weight_cap;
     int64_t fraction_bits;                  /* of every tensor that the map does not name */
     sheaf_config_list tensor_fraction_bits; /* sheaf_config_pair: tensor name, bits */
+    sheaf_config_list regions;              /* const char *: of certificates that may take part; empty: any */
     uint32_t progress_s;
     uint32_t deadline_s; /* 0: none */
     struct {
@@ -57,6 +58,8 @@ typedef struct {
     struct {
         uint64_t chunk_bytes, spool_bytes, model_bytes;
         uint32_t exchanges, connections, uploads, handshake_ms;
+        uint32_t client_requests_per_s, client_uploads; /* of one device, as are the next two */
+        uint64_t client_bytes_per_s, client_in_flight_bytes;
     } limits;
     sheaf_log_config log;
     sheaf_config_list jobs; /* sheafd_job_config */

@@ -252,32 +252,54 @@ static sheaf_job *find_job(const sheaf_handlers *handlers, const char *tenant, c
     return NULL;
 }
 
+/* Data residency: a device of another region hears nothing of the job, but that it is not for it. */
+static int is_of_region(const sheafd_job_config *config, const sheaf_certificate *peer) {
+    const char *const *regions = config->regions.items;
+    for (size_t i = 0; i < config->regions.count; i++) {
+        if (strcmp(regions[i], sheaf_certificate_identity(peer)->region) == 0) return 1;
+    }
+    return config->regions.count == 0;
+}
+
+/* 1: too much for this device; it has been told when to ask again. */
+static int is_over_quota(sheaf_request *request, sheaf_buffer *scratch) {
+    const sheaf_handlers *handlers = request->service;
+    const sheaf_identity *identity = sheaf_certificate_identity(request->peer);
+    uint32_t retry_ms = 0;
+    if (sheaf_quota_charge(handlers->quota, identity->tenant, identity->name, request->frame.size, sheaf_now_ns(),
+                           &request->charged, &retry_ms) == SHEAF_OK)
+        return 0;
+    sheaf_refusals_note(handlers->refusals, SHEAF_E_QUOTA, "", identity->name, NULL);
+    sheaf_request_wait(request, SHEAF_E_QUOTA, retry_ms, scratch);
+    return 1;
+}
+
+/* Who speaks, whether he is believed, and what is his to hear. */
+static sheaf_status check_peer(sheaf_request *request, sheaf_job **job, sheaf_problem *problem) {
+    const sheaf_handlers *handlers = request->service;
+    /* What was believed when the connection began may be revoked by now. */
+    sheaf_status status = sheaf_trust_holds(handlers->trust, request->peer, problem);
+    /* A job may be named in a refusal only once the peer is known to be of its tenant. */
+    if (status == SHEAF_OK)
+        status = sheaf_identity_check(request->peer, request->message.tenant, request->message.client);
+    if (status != SHEAF_OK) return status;
+    *job = find_job(handlers, request->message.tenant, request->message.job);
+    sheaf_clients_saw(request->clients, request->peer, request->end->carrier->name,
+                      *job == NULL ? "" : sheaf_job_config_of(*job)->name);
+    if (*job == NULL) return SHEAF_E_JOB;
+    return is_of_region(sheaf_job_config_of(*job), request->peer) ? SHEAF_OK : SHEAF_E_REGION;
+}
+
 void sheaf_handle_request(sheaf_task *task, sheaf_buffer *scratch) {
     sheaf_request *request = (sheaf_request *)task;
-    const sheaf_handlers *handlers = request->service;
-    sheaf_status status = sheaf_frame_decode_request(request->frame, &request->message, &request->payload);
-    if (status != SHEAF_OK) {
-        refuse(request, NULL, status, NULL, scratch);
-        return;
-    }
-    /* What was believed when the connection began may be revoked by now. */
     sheaf_problem problem = {SHEAF_OK, ""};
-    status = sheaf_trust_holds(handlers->trust, request->peer, &problem);
+    sheaf_job *job = NULL;
+    if (is_over_quota(request, scratch)) return;
+    sheaf_status status = sheaf_frame_decode_request(request->frame, &request->message, &request->payload);
+    if (status == SHEAF_OK) status = check_peer(request, &job, &problem);
     if (status != SHEAF_OK) {
-        refuse(request, NULL, status, problem.text, scratch);
-        return;
-    }
-    /* A job may be named in a refusal only once the peer is known to be of its tenant. */
-    status = sheaf_identity_check(request->peer, request->message.tenant, request->message.client);
-    if (status != SHEAF_OK) {
-        refuse(request, NULL, status, NULL, scratch);
-        return;
-    }
-    sheaf_job *job = find_job(handlers, request->message.tenant, request->message.job);
-    sheaf_clients_saw(request->clients, request->peer, request->end->carrier->name,
-                      job == NULL ? "" : sheaf_job_config_of(job)->name);
-    if (job == NULL) {
-        refuse(request, NULL, SHEAF_E_JOB, NULL, scratch);
+        refuse(request, status == SHEAF_E_REGION ? job : NULL, status, problem.text[0] == '\0' ? NULL : problem.text,
+               scratch);
         return;
     }
     for (size_t i = 0; i < sizeof handlers_by_body / sizeof handlers_by_body[0]; i++) {

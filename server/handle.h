@@ -12,6 +12,7 @@ typedef struct {
     sheaf_refusals *refusals; /* of what belongs to no job */
     uint32_t chunk_bytes;
     struct sheaf_trust *trust;
+    sheaf_quota *quota;
 } sheaf_handlers;
 
 /* The task of a fresh request; request->service is the sheaf_handlers. */

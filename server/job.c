@@ -132,6 +132,7 @@ static sheaf_status start(sheaf_job *job, sheaf_problem *problem) {
     const sheaf_round_parts parts = {.config = job->options.config,
                                      .folder = job->folder,
                                      .model_bytes_max = job->options.service->limits.model_bytes,
+                                     .client_payloads_max = job->options.service->limits.client_uploads,
                                      .database = job->database,
                                      .credentials = job->options.credentials,
                                      .spool = &job->spool,

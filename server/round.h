@@ -24,6 +24,7 @@ typedef struct {
     const sheafd_job_config *config;
     const char *folder; /* of the job: models/, spool/ */
     uint64_t model_bytes_max;
+    uint32_t client_payloads_max; /* different ones that a device may begin to send in a round */
     sheaf_database *database;
     sheaf_credentials *credentials; /* the aggregator's, which may change in mid-round */
     const sheaf_spool *spool;

@@ -28,7 +28,8 @@ struct sheaf_service {
     sheaf_queue *tasks; /* of sheaf_task: requests, and additions of all jobs */
     sheaf_clients *clients;
     sheaf_operator *operator;
-    _Atomic int look_again;  /* an operator wants the files of certificates looked at now */
+    _Atomic int look_again; /* an operator wants the files of certificates looked at now */
+    sheaf_quota *quota;
     sheaf_refusals refusals; /* of what never reached a job */
     sheaf_job **jobs;
     size_t job_count;
@@ -71,6 +72,10 @@ static sheaf_status open_workers(sheaf_service *service, sheaf_problem *problem)
 
 static sheaf_status open_jobs(sheaf_service *service, sheaf_problem *problem) {
     const sheafd_config *config = service->config;
+    const sheaf_quota_limits quota = {config->limits.client_requests_per_s, config->limits.client_bytes_per_s,
+                                      config->limits.client_in_flight_bytes};
+    if (sheaf_quota_make(&quota, &service->quota) != SHEAF_OK)
+        return sheaf_problem_set(problem, SHEAF_E_MEMORY, "no memory for the quotas");
     const sheafd_job_config *jobs = config->jobs.items;
     service->jobs = calloc(config->jobs.count, sizeof(sheaf_job *));
     if (service->jobs == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "no memory for the jobs");
@@ -80,8 +85,9 @@ static sheaf_status open_jobs(sheaf_service *service, sheaf_problem *problem) {
         if (status != SHEAF_OK) return status;
         service->job_count++;
     }
-    service->handlers = (sheaf_handlers){service->jobs, service->job_count, &service->refusals,
-                                         (uint32_t)config->limits.chunk_bytes, service->guard.trust};
+    service->handlers = (sheaf_handlers){service->jobs,        service->job_count,
+                                         &service->refusals,   (uint32_t)config->limits.chunk_bytes,
+                                         service->guard.trust, service->quota};
     return SHEAF_OK;
 }
 
@@ -203,6 +209,7 @@ void sheaf_service_close(sheaf_service *service) {
     free(service->workers);
     sheaf_queue_free(service->tasks);
     sheaf_request_pool_free(service->pool);
+    sheaf_quota_free(service->quota);
     sheaf_clients_free(service->clients);
     sheaf_guard_close(&service->guard);
     if (service->lock >= 0) close(service->lock);

@@ -43,6 +43,7 @@ sheaf_request *sheaf_request_take(sheaf_request_pool *pool) {
 static void give_back(sheaf_request *request) {
     request->exchange = NULL;
     request->upload = NULL;
+    sheaf_quota_give_back(&request->charged);
     pthread_mutex_lock(&request->pool->lock);
     request->next_free = request->pool->free;
     request->pool->free = request;

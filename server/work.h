@@ -10,6 +10,7 @@
 #include "server/clients.h"
 #include "server/intake/upload.h"
 #include "server/queue.h"
+#include "server/quota.h"
 
 /* What a worker runs. Tasks are embedded in what they work on. `scratch` is the worker's frame buffer. */
 typedef struct sheaf_task sheaf_task;
@@ -50,6 +51,7 @@ struct sheaf_request {
     sheaf_update_statement statement; /* ON_OFFER: verified */
     sheaf_upload *upload;             /* ON_UPDATE: taken, durable */
     void *round;                      /* of a request that its round gave back to the workers */
+    sheaf_quota_charged charged;      /* to its device */
 };
 
 SHEAF_MUST_USE sheaf_status sheaf_request_pool_make(uint32_t capacity, sheaf_request_pool **out);

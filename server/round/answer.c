@@ -196,6 +196,17 @@ static void agree(sheaf_round *round, sheaf_request *request, sheaf_buffer *scra
     }
 }
 
+/* Whether the device may send this payload, which counts when it is another than its last. */
+static int may_begin(const sheaf_round *round, const sheaf_update_statement *statement) {
+    sheaf_member *member = sheaf_cohort_find(round->cohort, statement->client);
+    if (member->payloads > 0 && memcmp(member->payload_digest, statement->payload_digest, SHEAF_DIGEST_BYTES) == 0)
+        return 1;
+    if (member->payloads >= round->parts.client_payloads_max) return 0;
+    member->payloads++;
+    memcpy(member->payload_digest, statement->payload_digest, SHEAF_DIGEST_BYTES);
+    return 1;
+}
+
 sheaf_status sheaf_round_judge_offer(sheaf_round *round, sheaf_request *request, sheaf_buffer *scratch) {
     if (answered_from_memory(round, request, scratch)) return SHEAF_OK;
     const sheaf_offer_terms terms = {&round->row.statement, &round->plan, round->payload_bytes};
@@ -203,6 +214,12 @@ sheaf_status sheaf_round_judge_offer(sheaf_round *round, sheaf_request *request,
     if (status == SHEAF_OK && admit(round, request->statement.client) == NULL) status = SHEAF_E_COHORT_FULL;
     if (status != SHEAF_OK) {
         refuse(round, request, status, NULL, scratch);
+        return SHEAF_OK;
+    }
+    if (!may_begin(round, &request->statement)) {
+        sheaf_refusals_note(round->parts.refusals, SHEAF_E_QUOTA, request->message.job, request->message.client,
+                            "it has begun to send too many different payloads in this round");
+        sheaf_request_wait(request, SHEAF_E_QUOTA, round->parts.config->progress_s * 1000 / 4, scratch);
         return SHEAF_OK;
     }
     agree(round, request, scratch);
