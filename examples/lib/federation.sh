@@ -1,10 +1,10 @@
 # federation.sh - one federation on this machine, for the runnable examples: an aggregator and many devices as processes.
 #
 # The example sets the variables of `federation_defaults` it wants otherwise, then calls, in this order:
-#   federation_options "$@"   --json, --seed S, --keep DIR, --help
+#   federation_options "$@"   --transport WHICH, --json, --seed S, --keep DIR, --help
 #   federation_build          packages and the release preset
 #   ...                       makes $RUN/data and $RUN/initial.safetensors with `sheaf data` and `sheaf model`
-#   federation_pki            certificates for the aggregator, the operator and each device
+#   federation_pki            certificates for the aggregator, each device, and the broker if there is one
 #   federation_train          starts the processes, shows a line a round, waits for the end
 #   federation_result         where everything lies; with --json one object on the last line
 #
@@ -26,6 +26,7 @@ federation_defaults() {
     MOMENTUM=0.9
     WORKERS=2
     SEED=1
+    TRANSPORT=nng
     JSON=0
     RUN=
 }
@@ -43,6 +44,7 @@ federation_options() {
     while [ $# -gt 0 ]; do
         case "$1" in
             --json) JSON=1 ;;
+            --transport) TRANSPORT=${2:-} && shift ;;
             --seed) SEED=${2:-} && shift ;;
             --keep) RUN=${2:-} && shift ;;
             -h | --help) federation_usage && exit 0 ;;
@@ -50,6 +52,12 @@ federation_options() {
         esac
         shift || { federation_usage >&2 && exit 2; }
     done
+    case "$TRANSPORT" in
+        nng) VIA_BROKER=0 ;;
+        mqtt) VIA_BROKER=$CLIENTS ;;
+        both) VIA_BROKER=$((CLIENTS / 2)) ;;
+        *) die 2 "--transport: '$TRANSPORT' is none of nng, mqtt, both" ;;
+    esac
     [[ $SEED =~ ^[0-9]{1,9}$ ]] || die 2 "--seed: '$SEED' is no number of at most nine digits"
     [ -n "$RUN" ] || RUN=$federation_root/build/runs/$NAME-$SEED
     case "$RUN" in /*) ;; *) RUN=$PWD/$RUN ;; esac
@@ -57,12 +65,15 @@ federation_options() {
 
 # An example with options of its own defines federation_usage again, and ends it with federation_usage_common.
 federation_usage() {
-    say "usage: $0 [--json] [--seed S] [--keep DIR]"
+    say "usage: $0 [--transport nng|mqtt|both] [--json] [--seed S] [--keep DIR]"
     say
     federation_usage_common
 }
 
 federation_usage_common() {
+    say "  --transport WHICH"
+    say "              nng: devices connect to the aggregator (default); mqtt: through a broker of this run's own;"
+    say "              both: half of them each way, in one job"
     say "  --json      end with one JSON object on the last line"
     say "  --seed S    of the split, the first model and the training (default 1)"
     say "  --keep DIR  folder of the run; it must not exist (default build/runs/$NAME-SEED, made anew)"
@@ -99,6 +110,8 @@ federation_pki() {
     {
         "$BIN/server/sheaf" pki init --dir "$RUN/pki"
         "$BIN/server/sheaf" pki issue --dir "$RUN/pki" --role aggregator --name aggregator --tenant "$TENANT"
+        [ "$VIA_BROKER" = 0 ] ||
+            "$BIN/server/sheaf" pki issue --dir "$RUN/pki" --role broker --name broker --tenant "$TENANT"
         for ((number = 0; number < CLIENTS; number++)); do
             "$BIN/server/sheaf" pki issue --dir "$RUN/pki" --role device --name "$(device_name "$number")" --tenant "$TENANT"
         done
@@ -108,13 +121,15 @@ federation_pki() {
 federation_server_config() {
     cat <<YAML
 server:
-  listen: tls+tcp://127.0.0.1:0
+  listen: "$LISTEN"
   state: state
   certificate: pki/aggregator-aggregator.pem
   key: pki/aggregator-aggregator.key
   ca: pki/ca.pem
   workers: $WORKERS
   exit_when_done: true
+broker:
+  url: "$BROKER_URL"
 log:
   file: logs/sheafd.log
 jobs:
@@ -169,6 +184,7 @@ federation_died() { # NAME STATUS LOG
 federation_done() { # NAME LOG
     case "$1" in
         watch) return 0 ;;
+        broker) return 1 ;;
         sheafd) grep -q job_ended "$RUN/logs/sheafd.log" ;;
         *) grep -q job_ended "$2" ;;
     esac
@@ -203,6 +219,36 @@ federation_data_options() { # train or test: DATA_OPTIONS becomes the options th
     fi
 }
 
+# A Mosquitto of this run's own, on a free port of loopback. It needs no rights; as root it would become another user,
+# who may not read the keys of this run.
+federation_broker() {
+    local port config=$RUN/broker/mosquitto.conf try
+    BROKER_URL=
+    LISTEN=tls+tcp://127.0.0.1:0
+    [ "$TRANSPORT" != mqtt ] || LISTEN=
+    [ "$VIA_BROKER" != 0 ] || return 0
+    port=$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    "$BIN/server/sheaf" pki broker-config --listen "127.0.0.1:$port" --certificate "$RUN/pki/broker-broker.pem" \
+        --key "$RUN/pki/broker-broker.key" --ca "$RUN/pki/ca.pem" --name aggregator --out "$RUN/broker" \
+        >"$RUN/logs/broker-config.log" || die 4 "see $RUN/logs/broker-config.log"
+    [ "$(id -u)" != 0 ] || echo "user root" >>"$config"
+    federation_start broker "$RUN/logs/broker.log" /usr/sbin/mosquitto -c "$config"
+    for ((try = 0; try < 100; try++)); do
+        if (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+            BROKER_URL=mqtts://127.0.0.1:$port
+            say "the broker listens on $BROKER_URL"
+            return 0
+        fi
+        sleep 0.1
+    done
+    federation_died broker "before it listened" "$RUN/logs/broker.log"
+}
+
+# Of device NUMBER: the first VIA_BROKER of them go through the broker.
+federation_url() { # NUMBER URL-OF-SHEAFD
+    if [ "$1" -lt "$VIA_BROKER" ]; then say "$BROKER_URL"; else say "$2"; fi
+}
+
 federation_wait_for_address() { # prints the url of the service, once it listens
     local try
     for ((try = 0; try < 300; try++)); do
@@ -217,6 +263,7 @@ federation_train() {
     local number url server status gone watching=1 began=$EPOCHREALTIME
     trap federation_stop EXIT
     trap 'federation_stop; say "$NAME: stopped" >&2; exit 130' INT TERM
+    federation_broker
     federation_server_config >"$RUN/sheafd.yaml"
     federation_start sheafd "$RUN/logs/sheafd.out" "$BIN/server/sheafd" --config "$RUN/sheafd.yaml"
     server=$!
@@ -225,7 +272,7 @@ federation_train() {
     }
     say "sheafd listens on $url; starting $CLIENTS devices"
     for ((number = 0; number < CLIENTS; number++)); do
-        federation_device_config "$number" "$url" >"$RUN/devices/$(device_name "$number").yaml"
+        federation_device_config "$number" "$(federation_url "$number" "$url")" >"$RUN/devices/$(device_name "$number").yaml"
         federation_start "$(device_name "$number")" "$RUN/logs/$(device_name "$number").log" \
             "$BIN/client/sheaf-edge" --config "$RUN/devices/$(device_name "$number").yaml"
     done
@@ -234,7 +281,8 @@ federation_train() {
         "${DATA_OPTIONS[@]}" 2>&1 </dev/null &
     federation_names[$!]=watch
     federation_logs[$!]=$RUN/logs/sheafd.log
-    while [ ${#federation_names[@]} -gt 0 ]; do # until the service, the devices and the watcher have ended
+    # Until the service, the devices and the watcher have ended; the broker would stay.
+    while [ ${#federation_names[@]} -gt $((VIA_BROKER > 0)) ]; do
         status=0
         wait -n -p gone "${!federation_names[@]}" || status=$?
         if [ $status -ne 0 ]; then federation_died "${federation_names[$gone]}" $status "${federation_logs[$gone]}"; fi
@@ -247,7 +295,7 @@ federation_train() {
             SECONDS_OF_TRAINING=${SECONDS_OF_TRAINING:-$(awk -v a="$began" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')}
         fi
     done
-    trap - EXIT INT TERM
+    federation_stop
 }
 
 # The same trainer on the pooled data: what could be had if the data could be in one place.
@@ -268,5 +316,5 @@ federation_result() {
     model=$(/usr/bin/python3 -B "$federation_root/examples/lib/result.py" --model "$RUN")
     federation_data_options test
     "$BIN/server/sheaf" model evaluate "$RUN/network.yaml" "$model" "${DATA_OPTIONS[@]}" --json >"$RUN/result.json"
-    JSON=$JSON /usr/bin/python3 -B "$federation_root/examples/lib/result.py" "$RUN" "$CLIENTS" "$SECONDS_OF_TRAINING"
+    JSON=$JSON /usr/bin/python3 -B "$federation_root/examples/lib/result.py" "$RUN" "$CLIENTS" "$SECONDS_OF_TRAINING" "$TRANSPORT"
 }

@@ -24,6 +24,7 @@ case " $* " in *" install "*) ;; *) exit 0 ;; esac
 left=$(cat "$STATE/failures")
 if [ "$left" -gt 0 ]; then echo $((left - 1)) > "$STATE/failures"; exit 100; fi
 for word in "$@"; do echo "$word" >> "$STATE/installed"; done
+if [ -x "$STATE/policy-rc.d" ]; then "$STATE/policy-rc.d"; echo "policy $?" >> "$STATE/policy"; fi
 """
 ID = """#!/bin/sh
 cat "$STATE/user"
@@ -56,7 +57,8 @@ class Installer(unittest.TestCase):
             (self.state / name).write_text(text)
 
     def install(self, *lists):
-        environment = dict(os.environ, STATE=str(self.state), PATH=f"{self.state}/bin:{os.environ['PATH']}")
+        environment = dict(os.environ, STATE=str(self.state), SHEAF_POLICY_RC_D=str(self.state / "policy-rc.d"),
+                           PATH=f"{self.state}/bin:{os.environ['PATH']}")
         return subprocess.run(["bash", INSTALLER, *(lists or (self.list,))], env=environment, capture_output=True, text=True,
                               stdin=subprocess.DEVNULL)
 
@@ -87,6 +89,18 @@ class Installer(unittest.TestCase):
         self.assertEqual(4, done.returncode)
         self.assertIn("could not install libnew-dev", done.stderr)
         self.assertEqual(4, len(self.calls()))
+
+    def test_no_service_is_started_by_installing(self):
+        self.assertEqual(0, self.install().returncode)
+        self.assertEqual("policy 101\n", (self.state / "policy").read_text())  # "forbidden", policy-rc.d(8)
+        self.assertFalse((self.state / "policy-rc.d").exists())
+
+    def test_a_policy_that_is_there_stays(self):
+        (self.state / "policy-rc.d").write_text("#!/bin/sh\nexit 0\n")
+        (self.state / "policy-rc.d").chmod(0o755)
+        self.assertEqual(0, self.install().returncode)
+        self.assertEqual("policy 0\n", (self.state / "policy").read_text())
+        self.assertTrue((self.state / "policy-rc.d").exists())
 
     def test_a_user_goes_through_sudo(self):
         self.write(user="1000", sudo="")
