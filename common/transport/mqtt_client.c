@@ -22,15 +22,16 @@
 
 #include "common/transport/tls_source.h"
 
-#define KEEP_ALIVE_S 20
-#define PAUSE_MIN_MS 100u
-#define PAUSE_MAX_MS 10000u
-#define TAKEN_MIN_MS 2000u /* another client has our name */
-#define TAKEN_MAX_MS 60000u
-#define STEADY_MS    5000u /* a connection that lasted so long makes pauses small again */
-#define TURN_MS      1000u
-#define JOINED_MAX   4u
-#define THREAD_STACK (512u * 1024u)
+#define KEEP_ALIVE_S      20
+#define PAUSE_MIN_MS      100u
+#define PAUSE_MAX_MS      10000u
+#define TAKEN_MIN_MS      2000u /* another client has our name */
+#define TAKEN_MAX_MS      60000u
+#define STEADY_MS         5000u /* a connection that lasted so long makes pauses small again */
+#define PAUSE_FLAPPING_MS 500u  /* after a connection that did not last */
+#define TURN_MS           1000u
+#define JOINED_MAX        4u
+#define THREAD_STACK      (512u * 1024u)
 
 typedef struct posted posted;
 struct posted {
@@ -134,6 +135,8 @@ static int take_context(sheaf_mqtt_client *client) {
 static void grow_pause(sheaf_mqtt_client *client, uint64_t now) {
     uint8_t random[2] = {0, 0};
     if (client->is_connected && now - client->since_ms >= STEADY_MS) client->pause_ms = PAUSE_MIN_MS;
+    /* The broker is there, if it does not stay: who waits long for it misses the times when it does. */
+    if (client->is_connected && client->pause_ms > PAUSE_FLAPPING_MS) client->pause_ms = PAUSE_FLAPPING_MS;
     if (client->is_connected && now - client->since_ms >= TAKEN_MAX_MS) client->taken_ms = TAKEN_MIN_MS;
     uint32_t *pause = client->is_taken_over ? &client->taken_ms : &client->pause_ms;
     uint32_t most = client->is_taken_over ? TAKEN_MAX_MS : PAUSE_MAX_MS;

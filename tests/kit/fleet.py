@@ -1,4 +1,5 @@
-"""A real fleet for tests: an authority, sheafd, and sheaf-edge processes that train on the digits, over NNG and mutual TLS."""
+"""A real fleet for tests: an authority, sheafd, and sheaf-edge processes that train on the digits, over NNG and mutual TLS,
+over MQTT through a real broker, or half of them each way."""
 import json
 import os
 import shutil
@@ -8,6 +9,8 @@ import struct
 import subprocess
 import tempfile
 import time
+
+from broker import Broker
 
 BUILD, SOURCE = os.environ["SHEAF_BUILD"], os.environ["SHEAF_SOURCE"]
 SHEAFD = os.path.join(BUILD, "server", "sheafd")
@@ -27,6 +30,7 @@ server:
   workers: {workers}
   exit_when_done: true
 limits: {{handshake_ms: 1000, chunk_bytes: {chunk_bytes}}}
+broker: {{url: "{broker}"}}
 {more}log: {{file: {folder}/sheafd.log}}
 jobs:
   - tenant: {tenant}
@@ -76,23 +80,29 @@ def read_safetensors(path):
 
 
 class Fleet:
-    def __init__(self, devices=4, rounds=3, workers=2, seed=1, chunk_bytes=262144, more=""):
-        """`more`: further lines of sheafd's config, each ended by a newline."""
+    def __init__(self, devices=4, rounds=3, workers=2, seed=1, chunk_bytes=262144, more="", transport="nng"):
+        """`more`: further lines of sheafd's config, each ended by a newline. `transport`: nng, mqtt, or both: the first half of
+        the devices over MQTT."""
         self.folder = tempfile.mkdtemp(prefix="sheaf-fleet-")
         self.pki = os.path.join(self.folder, "pki")
         self.state = os.path.join(self.folder, "state")
         self.names = [f"d{i:02}" for i in range(devices)]
         self.server, self.devices = None, {}
+        self.via_broker = self.names[:{"nng": 0, "mqtt": devices, "both": devices // 2}[transport]]
         sheaf("pki", "init", "--dir", self.pki)
         sheaf("pki", "issue", "--dir", self.pki, "--role", "aggregator", "--name", "aggregator", "--tenant", TENANT)
         for name in self.names:
             sheaf("pki", "issue", "--dir", self.pki, "--role", "device", "--name", name, "--tenant", TENANT)
+        self.broker = Broker(self.folder, self.pki, TENANT) if self.via_broker else None
+        if self.broker is not None:
+            self.broker.start()
         sheaf("data", "split", "--data", DIGITS, "--clients", str(devices), "--test-fraction", "0.2", "--seed", "1",
               "--out", os.path.join(self.folder, "data"))
         sheaf("model", "init", NETWORK, "--seed", "1", "-o", os.path.join(self.folder, "initial.safetensors"))
         self.config = os.path.join(self.folder, "sheafd.yaml")
         self.settings = dict(listen="tls+tcp://127.0.0.1:0", folder=self.folder, pki=self.pki, workers=workers, tenant=TENANT,
-                             job=JOB, rounds=rounds, devices=devices, seed=seed, chunk_bytes=chunk_bytes, more=more)
+                             job=JOB, rounds=rounds, devices=devices, seed=seed, chunk_bytes=chunk_bytes, more=more,
+                             broker=self.broker.url if self.broker is not None else "")
         self.write_server_config()
 
     def write_server_config(self):
@@ -106,6 +116,8 @@ class Fleet:
                 process.wait()
             if process is not None:
                 process.stderr.close()
+        if self.broker is not None:
+            self.broker.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start_server(self, env=None):
@@ -128,7 +140,8 @@ class Fleet:
 
     def device_config(self, name, **changes):
         index = self.names.index(name) if name in self.names else 0
-        settings = dict(url=self.settings["listen"], job=JOB, folder=self.folder, name=name, pki=self.pki, network=NETWORK,
+        url = self.broker.url if name in self.via_broker else self.settings["listen"]
+        settings = dict(url=url, job=JOB, folder=self.folder, name=name, pki=self.pki, network=NETWORK,
                         chunk_bytes=self.settings["chunk_bytes"],
                         data=os.path.join(self.folder, "data", f"client-{index:0{max(2, len(str(len(self.names) - 1)))}}.csv"))
         settings.update(changes)
