@@ -114,10 +114,10 @@ static sheaf_status check_usage(X509 *x509, sheaf_role role, sheaf_problem *prob
     if ((flags & EXFLAG_XKUSAGE) == 0) return refuse(problem, "the extendedKeyUsage extension is missing");
     uint32_t usage = X509_get_extended_key_usage(x509);
     if (sheaf_role_serves(role)) {
-        return (usage & XKU_SSL_SERVER) != 0 ? SHEAF_OK
-                                             : refuse(problem, role == SHEAF_ROLE_BROKER
-                                                                   ? "a broker needs extendedKeyUsage serverAuth"
-                                                                   : "an aggregator needs extendedKeyUsage serverAuth");
+        return (usage & XKU_SSL_SERVER) != 0
+                   ? SHEAF_OK
+                   : refuse(problem, role == SHEAF_ROLE_BROKER ? "a broker needs extendedKeyUsage serverAuth"
+                                                               : "an aggregator needs extendedKeyUsage serverAuth");
     }
     return (usage & XKU_SSL_CLIENT) != 0 ? SHEAF_OK : refuse(problem, "this role needs extendedKeyUsage clientAuth");
 }

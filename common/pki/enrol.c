@@ -124,8 +124,7 @@ static sheaf_status check_terms(const sheaf_enrol_terms *terms, sheaf_problem *p
         return sheaf_problem_set(problem, SHEAF_E_NAME,
                                  "tenant, name and region must be 1 to 63 of A-Z a-z 0-9 . _ - and not start with '.'");
     }
-    if (identity->role == SHEAF_ROLE_NONE ||
-        sheaf_role_serves(identity->role) != (terms->alternative_names != NULL)) {
+    if (identity->role == SHEAF_ROLE_NONE || sheaf_role_serves(identity->role) != (terms->alternative_names != NULL)) {
         return sheaf_problem_set(problem, SHEAF_E_USAGE,
                                  "a role is needed, and alternative names for aggregators only");
     }

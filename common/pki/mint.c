@@ -258,7 +258,8 @@ sheaf_status sheaf_mint_peer(const sheaf_mint_options *options, EVP_PKEY *key, c
                              sheaf_problem *problem) {
     *out = NULL;
     if (options->role == SHEAF_ROLE_NONE) {
-        return sheaf_problem_set(problem, SHEAF_E_USAGE, "the role must be device, operator, auditor, aggregator or broker");
+        return sheaf_problem_set(problem, SHEAF_E_USAGE,
+                                 "the role must be device, operator, auditor, aggregator or broker");
     }
     if (sheaf_role_serves(options->role) != (options->alternative_names != NULL)) {
         return sheaf_problem_set(problem, SHEAF_E_USAGE,

@@ -52,7 +52,8 @@ sheaf_status sheaf_peer_files_place(const char *folder, sheaf_role role, const c
                                  i == 0 ? "tenant" : "name", names[i]);
     }
     if (role == SHEAF_ROLE_NONE)
-        return sheaf_problem_set(problem, SHEAF_E_USAGE, "the role must be device, operator, auditor, aggregator or broker");
+        return sheaf_problem_set(problem, SHEAF_E_USAGE,
+                                 "the role must be device, operator, auditor, aggregator or broker");
     char stem[3 * SHEAF_NAME_BYTES];
     (void)snprintf(stem, sizeof stem, "%s-%s", sheaf_role_name(role), name);
     int other = 0;

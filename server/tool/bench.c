@@ -1,5 +1,6 @@
 /* sheaf bench - figures of this machine, each beside a reference that was measured in the same run. */
 #include "server/tool/bench.h"
+#include "common/log.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -120,6 +121,7 @@ int sheaf_verb_bench(int count, char **arguments) {
     sheaf_problem problem = {SHEAF_OK, ""};
     size_t found = 0, bench = 0;
     int json = 0;
+    if (sheaf_log_configure(SHEAF_LOG_WARNING, 0, NULL) != SHEAF_OK) return SHEAF_EXIT_ENVIRONMENT;
     if (count > 1 && strcmp(arguments[1], "--help") == 0) {
         printf("%s", help);
         return SHEAF_EXIT_OK;

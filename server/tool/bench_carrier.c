@@ -1,6 +1,7 @@
 /* Our side of the comparison: the same table of functions that devices and the aggregator use.
  *
- * A frame is a head (offset and whether it is the last) and its part of the payload. All clients send the same payload,
+ * A frame is a head (its number, and whether it is the payload's last) and its part of the payload; an answer is that number
+ * and a digest. A carrier may bring a frame twice, and answers may then come in another order. All clients send the same payload,
  * so that frames need no assembling; each client's digest is computed all the same, at both ends. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,12 +12,15 @@
 
 #include "common/digest.h"
 #include "server/store/spool.h"
+#include "server/tool/bench_mqtt.h"
 #include "server/tool/bench_nng.h"
 
-#define HEAD_BYTES 16u
-#define WINDOW     2u
+#define HEAD_BYTES   16u
+#define WINDOW       2u
+#define NUMBER_BYTES 8u
+#define ANSWER_BYTES (NUMBER_BYTES + SHEAF_DIGEST_BYTES)
 /* Room for an answer too. */
-#define FRAME_MAX(load) ((uint32_t)(load)->frame_bytes + HEAD_BYTES + SHEAF_DIGEST_BYTES)
+#define FRAME_MAX(load) ((uint32_t)(load)->frame_bytes + HEAD_BYTES + ANSWER_BYTES)
 #define IDLE_NS         200000L
 #define ROUND           1u
 
@@ -27,6 +31,8 @@ static const uint8_t any_digest[SHEAF_DIGEST_BYTES]; /* only names the file */
 typedef struct {
     sheaf_digest digest;
     int open, fd;
+    uint64_t next;                      /* number of the frame that is due */
+    uint8_t answer[SHEAF_DIGEST_BYTES]; /* of the last payload */
 } upload;
 
 typedef struct {
@@ -66,22 +72,28 @@ static void finish(serving *server, upload *part, const char *name, uint8_t dige
 
 static void on_request(void *context, sheaf_exchange *exchange, sheaf_certificate *peer, sheaf_span request) {
     serving *server = context;
-    uint8_t answer[SHEAF_DIGEST_BYTES] = {0};
+    uint8_t answer[ANSWER_BYTES];
     const char *name = sheaf_certificate_identity(peer)->name;
     unsigned number = (unsigned)strtoul(name, NULL, 10);
     if (request.size < HEAD_BYTES || number >= server->load->clients) sheaf_bench_die("server", "an odd frame");
     upload *part = &server->uploads[number];
-    take(server, part, name, sheaf_span_of(request.data + HEAD_BYTES, request.size - HEAD_BYTES));
-    if (request.data[8]) finish(server, part, name, answer);
+    if (sheaf_load_u64(request.data) == part->next) {
+        part->next++;
+        take(server, part, name, sheaf_span_of(request.data + HEAD_BYTES, request.size - HEAD_BYTES));
+        if (request.data[8]) finish(server, part, name, part->answer);
+    }
+    memcpy(answer, request.data, NUMBER_BYTES);
+    memcpy(answer + NUMBER_BYTES, part->answer, SHEAF_DIGEST_BYTES);
     server->carrier->reply(exchange, sheaf_span_of(answer, sizeof answer));
 }
 
-void sheaf_bench_carrier_serve(const sheaf_bench_load *load, int ready, int stop) {
+static void serve(const sheaf_bench_load *load, const char *url, int ready, int stop) {
     sheaf_bench_paths paths;
     sheaf_problem problem = {SHEAF_OK, ""};
     sheaf_server *server = NULL;
-    serving state = {.carrier = &sheaf_transport_nng, .load = load, .uploads = calloc(load->clients, sizeof(upload))};
-    const sheaf_transport_options options = {.url = "tls+tcp://127.0.0.1:0",
+    serving state = {
+        .carrier = sheaf_transport_for(url), .load = load, .uploads = calloc(load->clients, sizeof(upload))};
+    const sheaf_transport_options options = {.url = url,
                                              .tls = sheaf_bench_tls(load, -1, &paths),
                                              .frame_bytes_max = FRAME_MAX(load),
                                              .handshake_ms = 10000,
@@ -96,6 +108,16 @@ void sheaf_bench_carrier_serve(const sheaf_bench_load *load, int ready, int stop
     sheaf_bench_serve_until(state.carrier->server_url(server), ready, stop);
 }
 
+void sheaf_bench_carrier_serve(const sheaf_bench_load *load, int ready, int stop) {
+    serve(load, "tls+tcp://127.0.0.1:0", ready, stop);
+}
+
+void sheaf_bench_mqtt_serve(const sheaf_bench_load *load, int ready, int stop) {
+    char url[SHEAF_BENCH_ADDRESS_BYTES];
+    sheaf_bench_broker_start(load, url);
+    serve(load, url, ready, stop);
+}
+
 /* ---- clients ---- */
 
 typedef struct {
@@ -106,7 +128,7 @@ typedef struct {
 
 typedef struct {
     sheaf_link *link;
-    size_t next, acknowledged; /* frames of the current payload */
+    uint64_t next; /* number of the next frame */
     unsigned payloads;
     sheaf_digest digest;
     uint8_t digests[2][SHEAF_DIGEST_BYTES]; /* of payloads whose last frame is out, by their number modulo 2 */
@@ -157,11 +179,12 @@ static void open_links(driving *state, const char *address) {
 
 /* The digest of a frame is computed once it has been taken, while the carrier already moves it. */
 static int send_some(driving *state, client *who) {
-    const frame *next = &state->frames[who->next];
+    const frame *next = &state->frames[who->next % state->frame_count];
+    sheaf_store_u64(next->bytes, who->next); /* copied by send, so the next client may write its own */
     if (state->carrier->send(who->link, sheaf_span_of(next->bytes, next->size)) != SHEAF_OK) return 0;
     sheaf_status status = SHEAF_OK;
     if (state->load->digests) {
-        if (who->next == 0) status = sheaf_digest_begin(&who->digest);
+        if (who->next % state->frame_count == 0) status = sheaf_digest_begin(&who->digest);
         if (status == SHEAF_OK)
             status =
                 sheaf_digest_update(&who->digest, sheaf_span_of(next->bytes + HEAD_BYTES, next->size - HEAD_BYTES));
@@ -170,22 +193,22 @@ static int send_some(driving *state, client *who) {
     }
     if (status != SHEAF_OK) sheaf_bench_die("clients", "no digest");
     if (next->is_last) who->sent_payloads++;
-    who->next = (who->next + 1) % state->frame_count;
+    who->next++;
     return 1;
 }
 
 static int receive_some(driving *state, client *who) {
-    uint8_t bytes[SHEAF_DIGEST_BYTES];
+    uint8_t bytes[ANSWER_BYTES];
     sheaf_buffer answer = {bytes, 0, sizeof bytes};
     sheaf_problem problem = {SHEAF_OK, ""};
     sheaf_status status = state->carrier->receive(who->link, &answer, &problem);
     if (status == SHEAF_AGAIN) return 0;
     if (status != SHEAF_OK) sheaf_bench_die("clients", problem.text);
-    const frame *done = &state->frames[who->acknowledged];
+    uint64_t number = sheaf_load_u64(bytes), payload = number / state->frame_count;
+    const frame *done = &state->frames[number % state->frame_count];
     state->bytes += done->size - HEAD_BYTES;
-    who->acknowledged = (who->acknowledged + 1) % state->frame_count;
     if (!done->is_last) return 1;
-    if (memcmp(bytes, who->digests[who->payloads % 2], sizeof bytes) != 0)
+    if (memcmp(bytes + NUMBER_BYTES, who->digests[payload % 2], SHEAF_DIGEST_BYTES) != 0)
         sheaf_bench_die("clients", "the server has another digest");
     who->payloads++;
     return 1;
@@ -209,7 +232,8 @@ static int all_are_warm(const driving *state) {
 
 double sheaf_bench_carrier_drive(const sheaf_bench_load *load, const char *address) {
     const struct timespec idle = {0, IDLE_NS};
-    driving state = {.carrier = &sheaf_transport_nng, .load = load, .clients = calloc(load->clients, sizeof(client))};
+    driving state = {
+        .carrier = sheaf_transport_for(address), .load = load, .clients = calloc(load->clients, sizeof(client))};
     if (state.clients == NULL) return -1;
     make_frames(&state);
     open_links(&state, address);

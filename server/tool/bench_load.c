@@ -10,8 +10,8 @@
 
 #include "common/pki/authority.h"
 
-#define DAYS    1u
-#define HUNG_S  120u /* beyond what is measured */
+#define DAYS   1u
+#define HUNG_S 120u /* beyond what is measured */
 
 double sheaf_bench_now(void) {
     struct timespec now;
@@ -109,7 +109,7 @@ static sheaf_status issue(sheaf_authority *authority, sheaf_role role, const cha
     const sheaf_issue_options options = {.role = role,
                                          .tenant = "bench",
                                          .name = name,
-                                         .alternative_names = role == SHEAF_ROLE_AGGREGATOR ? "127.0.0.1" : NULL,
+                                         .alternative_names = sheaf_role_serves(role) ? "127.0.0.1" : NULL,
                                          .days = DAYS};
     return sheaf_authority_issue(authority, &options, &issued, problem);
 }
@@ -120,6 +120,7 @@ static sheaf_status issue_all(const char *folder, unsigned devices, sheaf_proble
         sheaf_authority_create(folder, &(sheaf_authority_options){.name = "bench", .days = DAYS}, problem);
     if (status == SHEAF_OK) status = sheaf_authority_open(folder, &authority, problem);
     if (status == SHEAF_OK) status = issue(authority, SHEAF_ROLE_AGGREGATOR, "bench", problem);
+    if (status == SHEAF_OK) status = issue(authority, SHEAF_ROLE_BROKER, "broker", problem);
     for (unsigned i = 0; i < devices && status == SHEAF_OK; i++) {
         char name[16];
         (void)snprintf(name, sizeof name, "%04u", i);

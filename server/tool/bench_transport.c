@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "server/tool/bench.h"
+#include "server/tool/bench_mqtt.h"
 #include "server/tool/bench_nng.h"
 
 #define TURNS_MAX 15u
@@ -21,6 +22,10 @@ typedef struct {
     { sheaf_bench_carrier_serve, sheaf_bench_carrier_drive }
 #define RAW_NNG                                                                                                        \
     { sheaf_bench_raw_nng_serve, sheaf_bench_raw_nng_drive }
+#define MQTT                                                                                                           \
+    { sheaf_bench_mqtt_serve, sheaf_bench_carrier_drive }
+#define RAW_MQTT                                                                                                       \
+    { sheaf_bench_raw_mqtt_serve, sheaf_bench_raw_mqtt_drive }
 
 static const bench_case cases[] = {
     {"nng", "MiB/s", CARRIER, RAW_NNG, 1, 0, 0, NULL},
@@ -36,6 +41,10 @@ static const bench_case cases[] = {
      NULL},
     {"nng_memory_50", "KiB", CARRIER, {NULL, NULL}, 1, 0, 50, NULL},
     {"nng_memory_1000", "KiB", CARRIER, {NULL, NULL}, 1, 0, 1000, "nng_memory_50"},
+    {"mqtt", "MiB/s", MQTT, RAW_MQTT, 1, 0, 0, NULL},
+    {"mqtt_plain", "MiB/s", MQTT, RAW_MQTT, 0, 0, 0, NULL},
+    {"mqtt_durable", "MiB/s", MQTT, {NULL, NULL}, 1, 1, 0, NULL},
+    {"mqtt_broker_peak", "KiB", {sheaf_bench_mqtt_serve, sheaf_bench_broker_drive}, {NULL, NULL}, 1, 0, 0, NULL},
 };
 #define CASES (sizeof cases / sizeof cases[0])
 

@@ -35,6 +35,14 @@ class Bench(unittest.TestCase):
     def test_durable_payloads_go_through_the_spool(self):
         self.result("nng_durable", "MiB/s", "--clients", "3", "--bytes", "300000")
 
+    def test_through_a_broker(self):
+        result = self.result("mqtt", "MiB/s", "--clients", "3", "--bytes", "700001", "--frame", "100000")
+        self.assertGreater(result["reference"], 0)
+        self.result("mqtt_durable", "MiB/s", "--clients", "3", "--bytes", "300000")
+
+    def test_the_brokers_memory(self):
+        self.assertLess(self.result("mqtt_broker_peak", "KiB", "--clients", "3", "--bytes", "300000")["value"], 65536)
+
     def test_connects(self):
         self.assertGreater(self.result("nng_connects", "1/s")["reference"], 0)
 
