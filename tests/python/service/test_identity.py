@@ -1,5 +1,6 @@
 """Certificates that change under a running job, with real programs over NNG: a revoked device is sent away within seconds
 and told why; the aggregator's and a device's keys rotate in the middle of a round, which ends with the model of a calm run."""
+import glob
 import os
 import signal
 import sys
@@ -100,6 +101,26 @@ class Identity(unittest.TestCase):
         self.assertEqual(open_before, [(0,)], "the round was over before the keys rotated")
         self.assertEqual(one.released()[-1]["model"], calm)
         self.assertEqual([row["accepted"] for row in one.released()], [3, 3, 3])
+
+    def test_a_device_whose_clock_is_wrong_by_a_year_says_so_and_loses_nothing(self):
+        libraries = glob.glob("/usr/lib/*/faketime/libfaketime.so.1")
+        self.assertTrue(libraries, "Debian's package faketime is missing")
+        calm = self.fleet(devices=2, rounds=1).run_all()
+        one = self.fleet(devices=2, rounds=1)
+        one.start_server()
+        one.start_device(one.names[0])
+        for shift, what in (("-366d", "not yet valid"), ("+366d", "expired")):
+            env = dict(os.environ, LD_PRELOAD=libraries[0], FAKETIME=shift, FAKETIME_DONT_FAKE_MONOTONIC="1",
+                       ASAN_OPTIONS="verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", ""))
+            one.start_device(one.names[1], env=env)
+            one.wait_for(lambda words=what: words in one.device_log(one.names[1]), 20)
+            line = next(line for line in one.device_log(one.names[1]).splitlines() if what in line)
+            self.assertIn("clock", line)
+            one.devices[one.names[1]].kill()
+            one.devices[one.names[1]].wait()
+        one.start_device(one.names[1])
+        one.finish()
+        self.assertEqual(one.released()[-1]["model"], calm)
 
     def test_a_hangup_looks_at_the_files_and_stops_nothing(self):
         one = self.fleet(devices=1, rounds=1)
