@@ -133,8 +133,12 @@ class Client:
         return self._wait_ack(packet_id) if qos else 0
 
     def close(self):
+        """The reader must have ended before the descriptor is free: OpenSSL would go on with the number, whatever file then
+        has it."""
         try:
             self._send(DISCONNECT << 4, b"")
-            self.socket.close()
+            self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
+        self.thread.join()
+        self.socket.close()
