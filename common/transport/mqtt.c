@@ -83,6 +83,7 @@ const sheaf_transport sheaf_transport_mqtt = {
     .reply = sheaf_mqtt_reply,
     .cast = sheaf_mqtt_cast,
     .expel = sheaf_mqtt_expel,
+    .look = sheaf_mqtt_look,
     .open_link = sheaf_mqtt_open_link,
     .send = sheaf_mqtt_send,
     .receive = sheaf_mqtt_receive,

@@ -48,6 +48,8 @@ SHEAF_MUST_USE sheaf_status sheaf_mqtt_cast(sheaf_server *server, const sheaf_ca
                                             sheaf_span frame);
 unsigned sheaf_mqtt_expel(sheaf_server *server, int (*unwanted)(void *context, const sheaf_certificate *peer),
                           void *context);
+/* Ready: connected to the broker, and the subscription is sent. Strangers: handshakes that are not finished. */
+void sheaf_mqtt_look(sheaf_server *server, sheaf_server_report *out);
 
 SHEAF_MUST_USE sheaf_status sheaf_mqtt_open_link(const sheaf_transport_options *options, sheaf_link **out,
                                                  sheaf_problem *problem);

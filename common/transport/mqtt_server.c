@@ -583,3 +583,13 @@ unsigned sheaf_mqtt_expel(sheaf_server *server, int (*unwanted)(void *context, c
     pthread_mutex_unlock(&server->lock);
     return count;
 }
+
+void sheaf_mqtt_look(sheaf_server *server, sheaf_server_report *out) {
+    uint32_t strangers = 0;
+    pthread_mutex_lock(&server->lock);
+    for (const sheaf_mqtt_challenge *one = server->sessions.challenges; one != NULL; one = one->next) strangers++;
+    *out = (sheaf_server_report){.ready = server->is_connected && !server->stopping,
+                                 .connections = server->sessions.count,
+                                 .strangers = strangers};
+    pthread_mutex_unlock(&server->lock);
+}

@@ -7,8 +7,9 @@
 
 /* The url of MQTT is that of a broker which runs as long as the program. */
 static conformance_carrier carriers[] = {
-    {&sheaf_transport_inproc, "inproc://conformance", CONFORMANCE_LISTENS | CONFORMANCE_CROWDED},
-    {&sheaf_transport_nng, "tls+tcp://127.0.0.1:0", CONFORMANCE_OVER_TCP | CONFORMANCE_LISTENS | CONFORMANCE_CROWDED},
+    {&sheaf_transport_inproc, "inproc://conformance", CONFORMANCE_LISTENS | CONFORMANCE_CROWDED | CONFORMANCE_CUTS},
+    {&sheaf_transport_nng, "tls+tcp://127.0.0.1:0",
+     CONFORMANCE_OVER_TCP | CONFORMANCE_LISTENS | CONFORMANCE_CROWDED | CONFORMANCE_CUTS},
     {&sheaf_transport_mqtt, NULL, 0},
 };
 
@@ -92,6 +93,24 @@ static unsigned abilities(const conformance_carrier *carrier) {
     return carrier->abilities | (carrier->transport->cast != NULL ? CONFORMANCE_CASTS : 0u);
 }
 
+/* Whoever reads the output sees what was not asked of a carrier, and why. */
+static void say_what_is_left_out(const conformance_carrier *carrier, const conformance_behaviour *behaviour) {
+    static const struct {
+        unsigned need;
+        const char *reason;
+    } reasons[] = {
+        {CONFORMANCE_OVER_TCP, "no TCP of its own between the ends that a proxy could break"},
+        {CONFORMANCE_CASTS, "it cannot cast"},
+        {CONFORMANCE_LISTENS, "the address is the broker's, not the server's"},
+        {CONFORMANCE_CROWDED, "a broker keeps one connection of a name"},
+        {CONFORMANCE_CUTS, "requests that were given up but had arrived are handed over until the next session begins"},
+    };
+    unsigned missing = behaviour->needs & ~abilities(carrier);
+    for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++)
+        if ((missing & reasons[i].need) != 0)
+            print_message("not asked of %s: %s: %s\n", carrier->transport->name, behaviour->name, reasons[i].reason);
+}
+
 int conformance_run(const conformance_behaviour *behaviours, size_t behaviour_count) {
     static char names[CARRIERS * BEHAVIOURS_MAX][128];
     static struct CMUnitTest tests[CARRIERS * BEHAVIOURS_MAX];
@@ -99,7 +118,10 @@ int conformance_run(const conformance_behaviour *behaviours, size_t behaviour_co
     assert_true(behaviour_count <= BEHAVIOURS_MAX);
     for (size_t c = 0; c < CARRIERS; c++) {
         for (size_t b = 0; b < behaviour_count; b++) {
-            if ((behaviours[b].needs & ~abilities(&carriers[c])) != 0) continue;
+            if ((behaviours[b].needs & ~abilities(&carriers[c])) != 0) {
+                say_what_is_left_out(&carriers[c], &behaviours[b]);
+                continue;
+            }
             (void)snprintf(names[count], sizeof names[count], "%s: %s", carriers[c].transport->name,
                            behaviours[b].name);
             tests[count].name = names[count];

@@ -14,6 +14,7 @@
 #define CONFORMANCE_CASTS    2u /* not in the table: its functions say so */
 #define CONFORMANCE_LISTENS  4u /* the server owns its address; over MQTT the broker does */
 #define CONFORMANCE_CROWDED  8u /* one identity may hold several links; a broker keeps one of a name */
+#define CONFORMANCE_CUTS     16u /* cancel takes back what has not reached the handler; past a broker it may come to it */
 
 typedef struct {
     const sheaf_transport *transport;

@@ -54,6 +54,20 @@ static void both_ends_know_each_other_by_certificate(void **state) {
     carrier_stop(&server);
 }
 
+static void a_server_tells_how_many_devices_it_has(void **state) {
+    carrier_server server;
+    sheaf_server_report report = {0};
+    conformance_start(&server, *state, CARRIER_ECHO);
+    sheaf_link *link = conformance_open_link(&server);
+    carrier_round_trip(server.transport, link, 10, 1);
+    server.transport->look(server.server, &report);
+    assert_int_equal(report.ready, 1);
+    assert_int_equal(report.connections, 1);
+    assert_int_equal(report.strangers, 0);
+    server.transport->close(link);
+    carrier_stop(&server);
+}
+
 static void a_frame_above_the_limit_is_not_taken(void **state) {
     static uint8_t big[CARRIER_FRAME_MAX + 1];
     carrier_server server;
@@ -364,6 +378,7 @@ int main(void) {
         CONFORMANCE(an_answer_comes_back_whole_at_any_size, 0),
         CONFORMANCE(an_answer_may_come_later_from_another_thread, 0),
         CONFORMANCE(both_ends_know_each_other_by_certificate, 0),
+        CONFORMANCE(a_server_tells_how_many_devices_it_has, 0),
         CONFORMANCE(a_frame_above_the_limit_is_not_taken, 0),
         CONFORMANCE(the_server_ends_connections_that_exceed_its_limit, 0),
         CONFORMANCE(an_answer_that_does_not_fit_is_said_and_dropped, 0),
