@@ -14,7 +14,6 @@
 
 #include "common/pki/broker_files.h"
 #include "server/tool/bench_mqtt.h"
-#include "server/tool/bench_nng.h"
 
 #define START_MS 10000
 #define PID_FILE "broker.pid"
@@ -101,11 +100,10 @@ void sheaf_bench_broker_start(const sheaf_bench_load *load, char url[SHEAF_BENCH
     (void)snprintf(url, SHEAF_BENCH_ADDRESS_BYTES, "mqtts://127.0.0.1:%d", port);
 }
 
-double sheaf_bench_broker_drive(const sheaf_bench_load *load, const char *address) {
+double sheaf_bench_broker_peak_kib(const sheaf_bench_load *load) {
     char path[SHEAF_PATH_BYTES + 64], line[256];
     int child = 0;
     double kib = -1;
-    if (sheaf_bench_carrier_drive(load, address) < 0) return -1;
     (void)snprintf(path, sizeof path, "%s/" PID_FILE, load->folder);
     FILE *file = fopen(path, "r");
     if (file == NULL || fscanf(file, "%d", &child) != 1) sheaf_bench_die("broker", "its process id is gone");

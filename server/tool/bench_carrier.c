@@ -245,3 +245,7 @@ double sheaf_bench_carrier_drive(const sheaf_bench_load *load, const char *addre
         if (!pass(&state)) (void)nanosleep(&idle, NULL);
     return (double)state.bytes / 1048576.0 / (now - begun);
 }
+
+double sheaf_bench_broker_drive(const sheaf_bench_load *load, const char *address) {
+    return sheaf_bench_carrier_drive(load, address) < 0 ? -1 : sheaf_bench_broker_peak_kib(load);
+}

@@ -9,6 +9,9 @@
 /* Starts a broker for the load's certificates and writes its url. */
 void sheaf_bench_broker_start(const sheaf_bench_load *load, char url[SHEAF_BENCH_ADDRESS_BYTES]);
 
+/* The largest resident memory that this broker has had. */
+double sheaf_bench_broker_peak_kib(const sheaf_bench_load *load);
+
 /* Payloads in sealed frames over the carrier of ours, an acknowledgement each; MiB/s. */
 void sheaf_bench_mqtt_serve(const sheaf_bench_load *load, int ready, int stop);
 /* The same load; the figure is the broker's largest resident memory, in KiB. */

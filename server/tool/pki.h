@@ -30,7 +30,7 @@ int sheaf_pki_broker_config(const sheaf_pki_choices *chosen);
 /* pki_revocation.c */
 int sheaf_pki_revoke(const sheaf_pki_choices *chosen);
 int sheaf_pki_crl(const sheaf_pki_choices *chosen);
-/* pki_enrol.c */
+/* pki_request.c */
 int sheaf_pki_renew(const sheaf_pki_choices *chosen);
 int sheaf_pki_token(const sheaf_pki_choices *chosen);
 int sheaf_pki_csr(const sheaf_pki_choices *chosen);
@@ -39,5 +39,5 @@ int sheaf_pki_sign(const sheaf_pki_choices *chosen);
 const char *sheaf_pki_identity(const sheaf_pki_choices *chosen, sheaf_identity *out);
 /* A token's text from a file ('-': standard input), without the line's end, with a NUL. Wipe and free it. */
 SHEAF_MUST_USE sheaf_status sheaf_pki_read_token(const char *path, sheaf_buffer *out, sheaf_problem *problem);
-/* pki_enroll.c */
+/* pki_est.c */
 int sheaf_pki_enroll(const sheaf_pki_choices *chosen);

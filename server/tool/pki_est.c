@@ -1,4 +1,4 @@
-/* pki_enroll.c - `sheaf pki enroll`: a certificate from a service over HTTPS (EST, RFC 7030), for a key that is made here and
+/* pki_est.c - `sheaf pki enroll`: a certificate from a service over HTTPS (EST, RFC 7030), for a key that is made here and
  * never leaves.
  *
  * In this order, each durably: the key, the service's note of what it issued, the certificate. Whatever dies in between, the

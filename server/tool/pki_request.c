@@ -1,4 +1,4 @@
-/* pki_enrol.c - `sheaf pki renew`, `token`, `csr` and `sign`: next certificates, and those for keys that others hold. */
+/* pki_request.c - `sheaf pki renew`, `token`, `csr` and `sign`: next certificates, and those for keys that others hold. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
