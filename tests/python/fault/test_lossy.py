@@ -112,7 +112,8 @@ class Lossy(unittest.TestCase):
         try:
             counts = os.path.join(job.folder, "counts")
             env = dict(os.environ, LD_PRELOAD=SHIM, SHEAF_LOSSY_SEED=str(seed), SHEAF_LOSSY_DROP=str(DROP),
-                       SHEAF_LOSSY_TWICE=str(TWICE), SHEAF_LOSSY_BIG=str(CHUNK_BYTES), SHEAF_LOSSY_COUNTS=counts)
+                       SHEAF_LOSSY_TWICE=str(TWICE), SHEAF_LOSSY_BIG=str(CHUNK_BYTES), SHEAF_LOSSY_COUNTS=counts,
+                       ASAN_OPTIONS="verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", ""))
             job.start_server(env=env)
             proxy = lossy_proxy.Lossy(("127.0.0.1", job.port), seed, DROP, TWICE) if transport == "both" else None
             for i, name in enumerate(job.names):
