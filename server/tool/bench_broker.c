@@ -102,13 +102,12 @@ void sheaf_bench_broker_start(const sheaf_bench_load *load, char url[SHEAF_BENCH
 
 double sheaf_bench_broker_peak_kib(const sheaf_bench_load *load) {
     char path[SHEAF_PATH_BYTES + 64], line[256];
-    int child = 0;
     double kib = -1;
     (void)snprintf(path, sizeof path, "%s/" PID_FILE, load->folder);
     FILE *file = fopen(path, "r");
-    if (file == NULL || fscanf(file, "%d", &child) != 1) sheaf_bench_die("broker", "its process id is gone");
+    if (file == NULL || fgets(line, sizeof line, file) == NULL) sheaf_bench_die("broker", "its process id is gone");
     (void)fclose(file);
-    (void)snprintf(path, sizeof path, "/proc/%d/status", child);
+    (void)snprintf(path, sizeof path, "/proc/%ld/status", strtol(line, NULL, 10));
     file = fopen(path, "r");
     if (file == NULL) sheaf_bench_die("broker", "it has ended");
     while (fgets(line, sizeof line, file) != NULL)
