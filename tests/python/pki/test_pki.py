@@ -238,14 +238,23 @@ class Readme(InFolder):
             self.run_it("/bin/sh", "-e", "-u", "-c", chosen[0])
 
     def test_every_block_is_followed_by_a_test(self):
-        self.assertEqual(len(readme_blocks()), 5)
+        self.assertEqual(len(readme_blocks()), 6)
 
     def test_sheaf_pki(self):
-        self.follow("sheaf pki init")
+        self.follow("--name alice")
         self.assert_accepted("pki/ca.pem", "pki/aggregator-agg-1.pem", "aggregator", "acme", "agg-1")
         self.assert_accepted("pki/ca.pem", "elsewhere/auditor-carol.pem", "auditor", "acme", "carol")
         self.assertEqual([self.mode("pki"), self.mode("pki/ca.key"), self.mode("pki/ca.pem"), self.mode("pki/index.jsonl")],
                          [0o700, 0o600, 0o644, 0o600])
+
+    def test_taking_back_renewing_enrolling(self):
+        self.follow("sheaf pki revoke")
+        listed = self.pki_json("list", "--dir", "ca")["issued"]
+        self.assertEqual([(entry["name"], entry["status"]) for entry in listed],
+                         [("node-1", "revoked"), ("node-1", "revoked"), ("node-2", "good")])
+        verify = ("openssl", "verify", "-crl_check_all", "-CAfile", "ca/ca.pem", "-CRLfile", "ca/crl.pem")
+        self.run_it(*verify, "node-2/device-node-2.pem")
+        self.run_it(*verify, "ca/device-node-1.pem", code=2)
 
     def test_openssl_alone(self):
         self.follow("-extensions root", "for role in", "openssl ca")
