@@ -85,7 +85,7 @@ sheaf_link *conformance_open_link_of_crowd(const carrier_server *server, unsigne
     if (crowd[who] == NULL) crowd[who] = pki_kit_issue(kit, "device", name, NULL);
     sheaf_transport_options options = carrier_options(conformance_url_of(server), crowd[who]);
     sheaf_link *link = NULL;
-    options.handshake_ms = 10000; /* a crowd's handshakes stand in one queue, and a sanitizer makes it slow */
+    options.handshake_ms = 60000; /* a crowd's handshakes stand in one queue, and a sanitizer makes it slow */
     assert_int_equal(server->transport->open_link(&options, &link, NULL), SHEAF_OK);
     return link;
 }
