@@ -17,6 +17,8 @@ static pki_kit *kit;
 static broker_kit *broker;
 const pki_kit_files *conformance_aggregator, *conformance_other_aggregator, *conformance_device;
 
+uint32_t conformance_crowd_handshake_ms = 5000;
+
 static const pki_kit_files *crowd[CONFORMANCE_CROWD]; /* issued when they are asked for */
 
 /* Both ends of a crowd stand in this process. */
@@ -85,7 +87,8 @@ sheaf_link *conformance_open_link_of_crowd(const carrier_server *server, unsigne
     if (crowd[who] == NULL) crowd[who] = pki_kit_issue(kit, "device", name, NULL);
     sheaf_transport_options options = carrier_options(conformance_url_of(server), crowd[who]);
     sheaf_link *link = NULL;
-    options.handshake_ms = 60000; /* a crowd's handshakes stand in one queue, and a sanitizer makes it slow */
+    options.handshake_ms =
+        conformance_crowd_handshake_ms; /* a crowd's handshakes stand in one queue, and a sanitizer makes it slow */
     assert_int_equal(server->transport->open_link(&options, &link, NULL), SHEAF_OK);
     return link;
 }

@@ -37,6 +37,9 @@ typedef struct {
 
 extern const pki_kit_files *conformance_aggregator, *conformance_other_aggregator, *conformance_device;
 
+/* Of links of the crowd; a test of very many may set it higher, and sets it back. */
+extern uint32_t conformance_crowd_handshake_ms;
+
 /* Runs each behaviour over each carrier that has what it needs. */
 int conformance_run(const conformance_behaviour *behaviours, size_t count);
 
