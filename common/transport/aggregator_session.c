@@ -99,18 +99,19 @@ static sheaf_status judge_device(sheaf_span proof, const uint8_t second[SHEAF_DI
                               : sheaf_problem_set(problem, status, "\"%s\" did not sign this handshake", device);
 }
 
-static void write_accept(sheaf_aggregator_session *session, sheaf_writer *writer) {
-    sheaf_envelope_write_head(writer, SHEAF_ENVELOPE_ACCEPT, session->id);
+/* Sealed once: whoever wants it again gets the bytes, so that a repeated SESSION never touches the key of replies. */
+static sheaf_status make_accept(sheaf_aggregator_session *session) {
+    sheaf_writer writer = sheaf_writer_of(session->accept, sizeof session->accept);
+    sheaf_envelope_write_head(&writer, SHEAF_ENVELOPE_ACCEPT, session->id);
+    return sheaf_aead_seal(&session->down, 0, sheaf_writer_span(&writer), sheaf_span_of(NULL, 0),
+                           session->accept + writer.position);
 }
 
-/* ACCEPT is always the same bytes, so sealing it again under its number gives nothing away. */
-static sheaf_status accept_session(sheaf_aggregator_session *session, sheaf_buffer *out) {
-    if (out->capacity < SHEAF_ENVELOPE_HEAD_BYTES + SHEAF_SEAL_TAG_BYTES) return SHEAF_E_TOO_LARGE;
-    sheaf_writer writer = sheaf_writer_of(out->data, out->capacity);
-    write_accept(session, &writer);
-    out->size = writer.position + SHEAF_SEAL_TAG_BYTES;
-    return sheaf_aead_seal(&session->down, 0, sheaf_writer_span(&writer), sheaf_span_of(NULL, 0),
-                           out->data + writer.position);
+static sheaf_status give_accept(const sheaf_aggregator_session *session, sheaf_buffer *out) {
+    if (out->capacity < sizeof session->accept) return SHEAF_E_TOO_LARGE;
+    memcpy(out->data, session->accept, sizeof session->accept);
+    out->size = sizeof session->accept;
+    return SHEAF_OK;
 }
 
 /* Where SESSION's parts lie. */
@@ -169,14 +170,15 @@ sheaf_status sheaf_aggregator_session_admit(sheaf_session_challenge *challenge, 
         status = sheaf_hpke_begin_recipient(&challenge->pair, said.enc,
                                             sheaf_handshake_info(challenge->transcript, info), &hpke);
     if (status == SHEAF_OK) status = admit(challenge, &said, own, &hpke, session, problem);
-    if (status == SHEAF_OK) status = accept_session(session, out);
+    if (status == SHEAF_OK) status = make_accept(session);
+    if (status == SHEAF_OK) status = give_accept(session, out);
     sheaf_hpke_drop(&hpke);
     sheaf_session_challenge_drop(challenge);
     if (status != SHEAF_OK) sheaf_aggregator_session_drop(session);
     return status;
 }
 
-sheaf_status sheaf_aggregator_session_accept_again(sheaf_aggregator_session *session, sheaf_span message,
+sheaf_status sheaf_aggregator_session_accept_again(const sheaf_aggregator_session *session, sheaf_span message,
                                                    sheaf_buffer *out) {
     static const sheaf_kem kems[] = {SHEAF_KEM_P256, SHEAF_KEM_X25519}; /* the message does not say which it was */
     uint8_t second[SHEAF_DIGEST_BYTES];
@@ -185,7 +187,7 @@ sheaf_status sheaf_aggregator_session_accept_again(sheaf_aggregator_session *ses
         sheaf_status status = read_session(message, session->id, kems[i], &said);
         if (status == SHEAF_OK) status = sheaf_handshake_second(session->before, said.clear, second);
         if (status == SHEAF_OK && memcmp(second, session->transcript, sizeof second) == 0)
-            return accept_session(session, out);
+            return give_accept(session, out);
     }
     return SHEAF_E_REPLAY;
 }

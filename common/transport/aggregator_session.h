@@ -5,7 +5,7 @@
  * SHEAF_E_REPLAY, a session that is not found SHEAF_E_NOT_FOUND: both are told by REJECT.
  *
  * Owner:   structs are the caller's memory; _drop wipes them and may be called at any time, also on zeroed ones.
- * Threads: one at a time for each struct; but _unseal on one thread and _seal on another may run at once.
+ * Threads: one at a time for each struct; but _unseal, _seal and _accept_again of one session may run at once.
  * Units:   bytes.
  * Errors:  SHEAF_E_REPLAY, SHEAF_E_VERSION, SHEAF_E_MALFORMED, SHEAF_E_TRUNCATED, SHEAF_E_CERTIFICATE and whatever `check`
  *          says, SHEAF_E_ROLE, SHEAF_E_IDENTITY, SHEAF_E_SIGNATURE, SHEAF_E_SEAL, SHEAF_E_TOO_LARGE, SHEAF_E_CLOSED (2^32
@@ -25,8 +25,9 @@ typedef struct {
 
 typedef struct {
     uint8_t id[SHEAF_SESSION_ID_BYTES];
-    uint8_t before[SHEAF_DIGEST_BYTES];     /* T1 */
-    uint8_t transcript[SHEAF_DIGEST_BYTES]; /* T2 */
+    uint8_t before[SHEAF_DIGEST_BYTES];                               /* T1 */
+    uint8_t transcript[SHEAF_DIGEST_BYTES];                           /* T2 */
+    uint8_t accept[SHEAF_ENVELOPE_HEAD_BYTES + SHEAF_SEAL_TAG_BYTES]; /* ACCEPT as it was sent */
     sheaf_aead up, down;
     sheaf_replay_window requests;
     uint64_t next_down;
@@ -48,8 +49,8 @@ SHEAF_MUST_USE sheaf_status sheaf_aggregator_session_admit(sheaf_session_challen
                                                            sheaf_buffer *out, sheaf_problem *problem);
 /* For a SESSION that is repeated because ACCEPT was lost: writes that same ACCEPT again. SHEAF_E_REPLAY: it is another
  * one, and is dropped without a word, for a REJECT would end the good session. */
-SHEAF_MUST_USE sheaf_status sheaf_aggregator_session_accept_again(sheaf_aggregator_session *session, sheaf_span message,
-                                                                  sheaf_buffer *out);
+SHEAF_MUST_USE sheaf_status sheaf_aggregator_session_accept_again(const sheaf_aggregator_session *session,
+                                                                  sheaf_span message, sheaf_buffer *out);
 /* Takes DATA on the topic of `device` and writes its frame, message.size - SHEAF_ENVELOPE_DATA_OVERHEAD bytes; out->data
  * may be message.data + SHEAF_ENVELOPE_DATA_CLEAR. *sequence is what the reply must name. */
 SHEAF_MUST_USE sheaf_status sheaf_aggregator_session_unseal(sheaf_aggregator_session *session, const char *device,

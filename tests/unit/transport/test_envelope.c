@@ -1,6 +1,7 @@
 /* Sessions past a broker: what honest ends reach, and what a broker that does as it likes does not. */
 #include "tests/cmocka.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "common/transport/aggregator_session.h"
@@ -207,6 +208,37 @@ static void a_lost_accept_is_given_again(void **state) {
                      SHEAF_OK);
     assert_true(sheaf_span_equal(said(&again), said(&both->accept)));
     assert_int_equal(sheaf_device_session_accepted(&both->device, said(&again)), SHEAF_OK);
+    end_talk(both);
+}
+
+static void *repeat_session(void *context) {
+    talk *both = context;
+    message again;
+    for (size_t i = 0; i < 20000; i++) {
+        sheaf_status status =
+            sheaf_aggregator_session_accept_again(&both->aggregator, said(&both->session), room(&again));
+        if (status != SHEAF_OK || !sheaf_span_equal(said(&again), said(&both->accept))) return context;
+    }
+    return NULL;
+}
+
+/* A broker may repeat SESSION at any moment: no reply may then leave under ACCEPT's nonce. */
+static void a_session_message_repeated_while_replies_are_sealed_disturbs_none(void **state) {
+    (void)state;
+    talk *both = ready();
+    message reply, frame;
+    uint64_t answers = 0;
+    void *failed = NULL;
+    pthread_t broker;
+    assert_int_equal(pthread_create(&broker, NULL, repeat_session, both), 0);
+    for (size_t i = 0; i < 4000; i++) {
+        sheaf_span text = sheaf_span_of("a reply of some length", 22);
+        assert_int_equal(sheaf_aggregator_session_seal(&both->aggregator, i, text, room(&reply)), SHEAF_OK);
+        assert_int_equal(sheaf_device_session_unseal(&both->device, said(&reply), room(&frame), &answers), SHEAF_OK);
+        assert_int_equal(answers, i);
+    }
+    assert_int_equal(pthread_join(broker, &failed), 0);
+    assert_null(failed);
     end_talk(both);
 }
 
@@ -549,6 +581,7 @@ int main(void) {
         cmocka_unit_test(frames_are_sealed_and_opened_in_place),
         cmocka_unit_test(both_kems_and_both_kinds_of_keys_serve),
         cmocka_unit_test(a_lost_accept_is_given_again),
+        cmocka_unit_test(a_session_message_repeated_while_replies_are_sealed_disturbs_none),
         cmocka_unit_test(a_reject_names_its_reason_and_its_session),
         cmocka_unit_test(members_of_a_group_read_what_is_cast),
         cmocka_unit_test(numbers_are_taken_once_and_not_when_old),
