@@ -174,6 +174,7 @@ static sheaf_status read_names(reader *r, const sheaf_config_field *field, const
                                sheaf_config_list *list) {
     static const sheaf_config_field entry = {.kind = SHEAF_CONFIG_NAME};
     sheaf_status status = require_kind(r, field, node, SHEAF_NODE_LIST);
+    if (status == SHEAF_OK) status = check_length(r, field, node);
     if (status == SHEAF_OK) status = make_list(r, node, sizeof(const char *), list);
     const char **name = list->items;
     size_t index = 0;

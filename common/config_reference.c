@@ -43,7 +43,7 @@ static void print_help(const printer *p, const sheaf_config_field *field) {
     if (field->help != NULL) fprintf(p->out, "%*s# %s\n", (int)p->indent, "", field->help);
     fprintf(p->out, "%*s# %s", (int)p->indent, "", noun);
     if (strcmp(noun, expected) != 0) fprintf(p->out, ": %s", expected);
-    if (field->kind == SHEAF_CONFIG_LIST && field->maximum > 0)
+    if ((field->kind == SHEAF_CONFIG_LIST || field->kind == SHEAF_CONFIG_NAMES) && field->maximum > 0)
         fprintf(p->out, " (%.0f..%.0f)", field->minimum, field->maximum);
     fprintf(p->out, "; %s\n", field->required ? "required" : field->preset != NULL ? "default below" : "optional");
 }

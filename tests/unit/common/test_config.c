@@ -29,7 +29,7 @@ typedef struct {
     int64_t offset;
     int transport, durable;
     tls tls;
-    sheaf_config_list jobs, fraction_bits, input;
+    sheaf_config_list jobs, fraction_bits, input, regions, zones;
 } sample;
 
 static const char *const transports[] = {"nng", "inproc", "mqtt", NULL};
@@ -108,6 +108,12 @@ static const sheaf_config_field fields[] = {
      .preset = "[8, 8]",
      .minimum = 1,
      .maximum = 4096},
+    {.key = "regions",
+     .kind = SHEAF_CONFIG_NAMES,
+     .offset = offsetof(sample, regions),
+     .preset = "[eu, us]",
+     .help = "Where."},
+    {.key = "zones", .kind = SHEAF_CONFIG_NAMES, .offset = offsetof(sample, zones), .minimum = 1, .maximum = 2},
     {.key = NULL},
 };
 
@@ -332,6 +338,50 @@ static void names_and_paths(void **state) {
     refuse("state: ''", "server.yaml:1: state: '' is not a path; expected a path");
 }
 
+static void a_list_of_names_is_read_in_its_order(void **state) {
+    (void)state;
+    sample s;
+    sheaf_config *config = accept("regions: [eu-west.1, '42', \"x\"]\nzones:\n  - a\n  - b_\n", &s);
+    const char *const *regions = s.regions.items, *const *zones = s.zones.items;
+    assert_int_equal(s.regions.count, 3);
+    assert_string_equal(regions[0], "eu-west.1");
+    assert_string_equal(regions[1], "42");
+    assert_string_equal(regions[2], "x");
+    assert_int_equal(s.zones.count, 2);
+    assert_string_equal(zones[0], "a");
+    assert_string_equal(zones[1], "b_");
+    sheaf_config_free(config);
+    config = accept("regions: []\n", &s); /* says: none, and is not the preset */
+    assert_int_equal(s.regions.count, 0);
+    assert_int_equal(s.zones.count, 0);
+    sheaf_config_free(config);
+    config = accept("", &s);
+    assert_int_equal(s.regions.count, 2);
+    assert_string_equal(((const char *const *)s.regions.items)[1], "us");
+    sheaf_config_free(config);
+}
+
+static void lists_of_names(void **state) {
+    (void)state;
+    static const char expected[] = "expected 1..63 characters of A-Z a-z 0-9 . _ -, the first no dot";
+    static const char *const cases[][2] = {
+        {"[eu, a/b]", "regions[1]: 'a/b' is not a name"}, {"['#']", "regions[0]: '#' is not a name"},
+        {"[+]", "regions[0]: '+' is not a name"},         {"['']", "regions[0]: '' is not a name"},
+        {"[.eu]", "regions[0]: '.eu' is not a name"},     {"[eu west]", "regions[0]: 'eu west' is not a name"},
+        {"[eu, ~]", "regions[1]: '~' is not a name"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[64], message[256];
+        (void)snprintf(text, sizeof text, "regions: %s\n", cases[i][0]);
+        (void)snprintf(message, sizeof message, "server.yaml:1: %s; %s", cases[i][1], expected);
+        refuse(text, message);
+    }
+    refuse("regions: eu\n", "server.yaml:1: regions: 'eu' is a single value; expected a list of names");
+    refuse("regions: {eu: 1}\n", "server.yaml:1: regions: is a map; expected a list of names");
+    refuse("regions:\n  - eu\n  - [us]\n", "server.yaml:3: regions[1]: is a list; expected a name");
+    refuse("zones: []\n", "server.yaml:1: zones: has 0 entries; expected 1..2");
+    refuse("zones: [a, b, c]\n", "server.yaml:1: zones: has 3 entries; expected 1..2");
+}
+
 static void missing_keys_with_the_line_of_their_map(void **state) {
     (void)state;
     refuse("title: x\njobs:\n  - name: a\n    cohort: {}\n",
@@ -549,6 +599,8 @@ static void the_reference_names_every_key_with_default_bounds_and_help(void **st
         "    # Name of the job.\n",
         "# a whole number: 1..1000000; required\n      #minimum: 1\n",
         "# a list of whole numbers: 1..4096; default below\ninput: [8, 8]\n",
+        "# Where.\n# a list of names; default below\nregions: [eu, us]\n",
+        "# a list of names (1..2); optional\n#zones: []\n",
         "#fraction_bits: {}\n"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (strstr(text, parts[i]) == NULL) fail_msg("not in the reference: %s\n%s", parts[i], text);
@@ -586,6 +638,8 @@ int main(void) {
         cmocka_unit_test(sizes),
         cmocka_unit_test(choices_and_switches),
         cmocka_unit_test(names_and_paths),
+        cmocka_unit_test(a_list_of_names_is_read_in_its_order),
+        cmocka_unit_test(lists_of_names),
         cmocka_unit_test(missing_keys_with_the_line_of_their_map),
         cmocka_unit_test(unknown_keys_name_the_nearest),
         cmocka_unit_test(a_key_given_twice),

@@ -199,6 +199,41 @@ static void more_uploads_than_the_limit_are_asked_to_wait(void **state) {
     service_kit_stop(&kit);
 }
 
+/* limits.client_uploads is 32 unless configured. An upload that was begun may always be ended; another begins in the next
+ * round. */
+static void a_device_that_begins_too_many_payloads_waits_for_the_next_round(void **state) {
+    (void)state;
+    service_kit kit = {0};
+    service_kit_start(&kit, "    rounds: 2\n    cohort: {minimum: 2, target: 2, maximum: 2}\n");
+    device *a = device_make(&kit, "a"), *b = device_make(&kit, "b");
+    update u, beyond;
+    assert_true(device_await_round(a));
+    for (int i = 1; i <= 32; i++) {
+        device_update(a, (float)i, 1, &u);
+        assert_int_equal(device_offer(a, &u), sheaf_v1_Reply_upload_tag);
+        assert_int_equal(device_offer(a, &u), sheaf_v1_Reply_upload_tag); /* the same again is no other */
+    }
+    device_update(a, 33.0f, 1, &beyond);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(device_offer(a, &beyond), sheaf_v1_Reply_wait_tag);
+        assert_int_equal(device_told(a), SHEAF_E_QUOTA);
+        assert_true(a->reply.body.wait.retry_ms > 0);
+    }
+    assert_int_equal(device_chunk(a, &u, 0, u.payload_size), sheaf_v1_Reply_receipt_tag);
+    give(b, 0.0f, 1); /* another's count is another's */
+    for (int i = 0; i < 500 && a->round.round == 1; i++, nap(10)) assert_true(device_await_round(a));
+    assert_int_equal(a->round.round, 2);
+    device_update(a, 33.0f, 1, &beyond);
+    assert_int_equal(device_send(a, &beyond), sheaf_v1_Reply_receipt_tag);
+    give(b, 0.0f, 1);
+    assert_int_equal(service_kit_wait_end(&kit), SHEAF_OK);
+    assert_model(&kit, 16.0f + 16.5f);
+    device_free(a), device_free(b);
+    service_kit_stop_service(&kit);
+    assert_int_equal(service_kit_query(&kit, "SELECT sum(count) FROM refusals WHERE reason = 'over_quota'"), 3);
+    service_kit_stop(&kit);
+}
+
 static void a_device_that_dies_in_mid_upload_frees_its_place(void **state) {
     (void)state;
     service_kit kit = {0};
@@ -452,6 +487,7 @@ int main(void) {
         cmocka_unit_test(a_deadline_closes_the_round_however_much_moves),
         cmocka_unit_test(more_devices_than_the_maximum_are_asked_to_wait),
         cmocka_unit_test(more_uploads_than_the_limit_are_asked_to_wait),
+        cmocka_unit_test(a_device_that_begins_too_many_payloads_waits_for_the_next_round),
         cmocka_unit_test(a_device_that_dies_in_mid_upload_frees_its_place),
         cmocka_unit_test(a_restart_goes_on_with_the_open_round_and_what_it_accepted),
         cmocka_unit_test(an_accepted_payload_that_was_damaged_on_disk_halts_the_job_by_name),
