@@ -186,7 +186,7 @@ static sheaf_status hold_off(sheaf_session *s) {
 
 static sheaf_status settle(sheaf_session *s) {
     s->settled++;
-    return SHEAF_OK;
+    return sheaf_session_sign_again(s);
 }
 
 static sheaf_status forget_update(sheaf_session *s) {

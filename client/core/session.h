@@ -217,6 +217,8 @@ sheaf_status sheaf_session_write_record(sheaf_session *s);
 
 /* upload.c */
 sheaf_status sheaf_session_seal(sheaf_session *s);
+/* Signs the stored statement again if the certificate was renewed since, and changes nothing else of it. */
+sheaf_status sheaf_session_sign_again(sheaf_session *s);
 sheaf_status sheaf_session_begin_upload(sheaf_session *s); /* Upload in answer to an offer */
 sheaf_status sheaf_session_take_upload(sheaf_session *s);
 sheaf_status sheaf_session_hold_upload(sheaf_session *s); /* a chunk was answered Wait */

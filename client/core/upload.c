@@ -47,6 +47,18 @@ static sheaf_status sign(sheaf_session *s) {
                                s->port.signer.context);
 }
 
+sheaf_status sheaf_session_sign_again(sheaf_session *s) {
+    uint8_t own[SHEAF_DIGEST_BYTES], before[SHEAF_DIGEST_BYTES];
+    sheaf_status status = own_fingerprint(s, own);
+    if (status != SHEAF_OK || memcmp(s->update.certificate, own, sizeof own) == 0) return status;
+    memcpy(before, s->update.certificate, sizeof before);
+    memcpy(s->update.certificate, own, sizeof own);
+    status = sign(s);
+    if (status == SHEAF_OK) status = sheaf_session_write_record(s);
+    if (status != SHEAF_OK) memcpy(s->update.certificate, before, sizeof before); /* so that it is tried again */
+    return status;
+}
+
 sheaf_status sheaf_session_seal(sheaf_session *s) {
     sheaf_status status = fill_statement(s);
     if (status == SHEAF_OK) status = sign(s);
@@ -120,18 +132,14 @@ sheaf_status sheaf_session_take_upload(sheaf_session *s) {
     return SHEAF_OK;
 }
 
-/* The aggregator may hold a receipt for the same payload under the statement of an earlier attempt. */
+/* The payload is what counts. The statement that was accepted may be another than the newest one: of an earlier attempt, or
+ * signed before the certificate was renewed. So the statement's digest is not compared. */
 static sheaf_status check_receipt(const sheaf_session *s, const sheaf_receipt_statement *receipt) {
-    uint8_t digest[SHEAF_DIGEST_BYTES];
-    sheaf_span own = sheaf_span_of(s->record.statement, s->record.statement_bytes);
-    sheaf_status status = sheaf_session_digest(s, own, digest);
-    if (status != SHEAF_OK) return status;
     if (strcmp(receipt->tenant, s->port.tenant) != 0 || strcmp(receipt->job, s->port.job) != 0) return SHEAF_E_JOB;
     if (strcmp(receipt->client, s->port.client) != 0) return SHEAF_E_IDENTITY;
-    if (receipt->round != s->update.round) return SHEAF_E_ROUND;
-    if (memcmp(receipt->payload_digest, s->update.payload_digest, SHEAF_DIGEST_BYTES) != 0) return SHEAF_E_DIGEST;
-    int same = memcmp(receipt->update_digest, digest, sizeof digest) == 0;
-    return same || receipt->attempt < s->update.attempt ? SHEAF_OK : SHEAF_E_DIGEST;
+    if (receipt->round != s->update.round || receipt->attempt > s->update.attempt) return SHEAF_E_ROUND;
+    int same = memcmp(receipt->payload_digest, s->update.payload_digest, SHEAF_DIGEST_BYTES) == 0;
+    return same ? SHEAF_OK : SHEAF_E_DIGEST;
 }
 
 sheaf_status sheaf_session_take_receipt(sheaf_session *s) {

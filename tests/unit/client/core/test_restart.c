@@ -76,6 +76,27 @@ static void a_receipt_that_was_lost_with_the_power_is_asked_for_at_the_end(void 
     assert_int_equal(world.of_kind[SHEAF_EDGE_RECEIPT], 1);
 }
 
+/* The aggregator takes no statement of another certificate than the connection's, and its receipt is for the statement that it
+ * accepted. */
+static void a_receipt_that_was_lost_is_taken_though_the_certificate_was_renewed(void **state) {
+    (void)state;
+    for (unsigned rounds = 1; rounds <= 2; rounds++) { /* it is asked for at the end, or before the next round */
+        edge_world_close(&world);
+        edge_world_open(&world, 1);
+        assert_int_equal(edge_world_start(&world), SHEAF_OK);
+        lose_the_receipt_and_die();
+        world.server.last_round = rounds;
+        world.device_certificate = 0xde;
+        assert_int_equal(edge_world_start(&world), SHEAF_OK);
+        assert_int_equal(edge_world_run(&world, MANY), SHEAF_ENDED);
+        assert_int_equal(world.of_kind[SHEAF_EDGE_RECEIPT], rounds);
+        assert_int_equal(world.of_kind[SHEAF_EDGE_REFUSED], 0);
+        assert_int_equal(world.of_kind[SHEAF_EDGE_GAVE_UP], 0);
+        assert_int_equal(world.server.accepted, rounds);
+        assert_int_equal(world.trainings, rounds);
+    }
+}
+
 static void a_round_that_opens_again_gets_the_same_payload_newly_signed(void **state) {
     (void)state;
     for (int what = 0; what < 2; what++) { /* either alone makes another statement necessary */
@@ -216,6 +237,7 @@ int main(void) {
         CASE(a_receipt_that_was_lost_with_the_power_is_asked_for_while_waiting),
         CASE(a_receipt_that_was_lost_with_the_power_is_asked_for_before_the_next_round),
         CASE(a_receipt_that_was_lost_with_the_power_is_asked_for_at_the_end),
+        CASE(a_receipt_that_was_lost_is_taken_though_the_certificate_was_renewed),
         CASE(a_round_that_opens_again_gets_the_same_payload_newly_signed),
         CASE(a_round_that_opens_again_on_other_terms_is_trained_again),
         CASE(a_lost_link_introduces_itself_again),

@@ -274,7 +274,7 @@ static void a_signed_round_must_be_ours(void **state) {
 }
 
 static void for_another_payload(sheaf_receipt_statement *receipt) { receipt->payload_digest[0] ^= 1; }
-static void for_another_update(sheaf_receipt_statement *receipt) { receipt->update_digest[0] ^= 1; }
+static void for_a_later_attempt(sheaf_receipt_statement *receipt) { receipt->attempt++; }
 static void for_another_round(sheaf_receipt_statement *receipt) { receipt->round++; }
 static void for_another_client(sheaf_receipt_statement *receipt) { receipt->client[0] = 'x'; }
 static void for_another_job(sheaf_receipt_statement *receipt) { receipt->job[0] = 'x'; }
@@ -285,7 +285,7 @@ static void a_signed_receipt_must_be_for_our_update(void **state) {
         void (*twist)(sheaf_receipt_statement *);
         sheaf_status status;
     } cases[] = {{for_another_payload, SHEAF_E_DIGEST},
-                 {for_another_update, SHEAF_E_DIGEST},
+                 {for_a_later_attempt, SHEAF_E_ROUND},
                  {for_another_round, SHEAF_E_ROUND},
                  {for_another_client, SHEAF_E_IDENTITY},
                  {for_another_job, SHEAF_E_JOB}};
@@ -301,10 +301,20 @@ static void a_signed_receipt_must_be_for_our_update(void **state) {
     }
 }
 
+static void for_an_earlier_statement(sheaf_receipt_statement *receipt) { receipt->update_digest[0] ^= 1; }
+
+static void a_receipt_for_another_statement_of_the_same_payload_is_taken(void **state) {
+    (void)state;
+    world.server.twist_receipt = for_an_earlier_statement;
+    assert_counted_once();
+    assert_int_equal(world.of_kind[SHEAF_EDGE_RECEIPT], 1);
+    assert_int_equal(world.of_kind[SHEAF_EDGE_GAVE_UP], 0);
+}
+
 static void receipts_that_never_fit_do_not_keep_a_device_from_the_next_round(void **state) {
     (void)state;
     world.server.last_round = 2;
-    world.server.twist_receipt = for_another_update;
+    world.server.twist_receipt = for_another_payload;
     assert_int_equal(edge_world_run(&world, MANY), SHEAF_ENDED);
     assert_int_equal(world.server.accepted, 2);
 }
@@ -457,6 +467,7 @@ int main(void) {
         CASE(a_trainer_that_failed_gets_another_try),
         CASE(a_signed_round_must_be_ours),
         CASE(a_signed_receipt_must_be_for_our_update),
+        CASE(a_receipt_for_another_statement_of_the_same_payload_is_taken),
         CASE(receipts_that_never_fit_do_not_keep_a_device_from_the_next_round),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
