@@ -88,15 +88,27 @@ static void format_unix(int64_t seconds, char out[32]) {
         (void)snprintf(out, 32, "an unknown time");
 }
 
+static void raise_untaken(sheaf_trust *trust, const sheaf_problem *problem) {
+    trust->alarms++;
+    if (problem->status == SHEAF_E_CONFLICT)
+        sheaf_log(
+            SHEAF_LOG_ERROR, "trust_list_older",
+            "reason=\"%s\" advice=\"what was read before stays in force; find out who put the old list back, and "
+            "publish the newest: sheaf pki crl; if the authority counts anew after a loss, restart this process\"",
+            problem->text);
+    else
+        sheaf_log(SHEAF_LOG_ERROR, "trust_unreadable",
+                  "reason=\"%s\" advice=\"what was read before stays in force; replace the file\"", problem->text);
+}
+
 static int replace_content(sheaf_trust *trust, uint64_t stamp) {
     sheaf_trust_content fresh;
     sheaf_problem problem = {SHEAF_OK, ""};
-    if (read_content(trust, &fresh, &problem) != SHEAF_OK) {
-        if (!trust->unreadable || trust->stamp != stamp) {
-            trust->alarms++;
-            sheaf_log(SHEAF_LOG_ERROR, "trust_unreadable",
-                      "reason=\"%s\" advice=\"what was read before stays in force; replace the file\"", problem.text);
-        }
+    sheaf_status status = read_content(trust, &fresh, &problem);
+    if (status == SHEAF_OK) status = sheaf_trust_content_follow(&fresh, &trust->content, &problem);
+    if (status != SHEAF_OK) {
+        if (!trust->unreadable || trust->stamp != stamp) raise_untaken(trust, &problem);
+        sheaf_trust_content_fini(&fresh);
         trust->unreadable = 1;
         trust->stamp = stamp;
         return 0;

@@ -2,7 +2,8 @@
  *
  * One object judges every peer, whatever carried its certificate: chain, validity, revocation of the certificate and of
  * every intermediate, purpose (the extended key usage that its role needs) and role. Files are read again when they
- * change; what cannot be read leaves the old content in force and raises an alarm.
+ * change; what cannot be read, or is an older list than the one in force, leaves the old content in force and raises an
+ * alarm.
  *
  * Owner:   reference counted; stores hold what they need by themselves.
  * Threads: any.
@@ -33,7 +34,7 @@ typedef struct {
     uint32_t authorities, lists, revoked;
     int64_t next_update_unix_s; /* the earliest of the newest lists; 0 when there is none */
     int expiring, expired;      /* a list is within its warning time; past its nextUpdate */
-    int unreadable;             /* the files cannot be read now: the old content is in force */
+    int unreadable;             /* the files cannot be read now, or hold an older list: the old content is in force */
     uint64_t alarms;            /* how often one was raised */
 } sheaf_trust_report;
 

@@ -208,31 +208,66 @@ static sheaf_status read_path(const char *path, int lists, found *into, sheaf_pr
 
 /* --- building ----------------------------------------------------------------------------------------------------- */
 
-/* 0 when an authority of the list's issuer is here and did not sign it: such a list would refuse everybody. */
-static int is_genuine(const found *from, X509_CRL *list) {
+typedef enum { FORGED, FOREIGN, GENUINE } origin;
+
+/* FORGED: an authority of the list's issuer is here and did not sign it; such a list would refuse everybody. FOREIGN: of an
+ * intermediate that peers bring along; OpenSSL checks it then. */
+static origin origin_of(const found *from, X509_CRL *list) {
     int named = 0;
     for (int i = 0; i < sk_X509_num(from->authorities); i++) {
         X509 *authority = sk_X509_value(from->authorities, i);
         if (X509_NAME_cmp(X509_get_subject_name(authority), X509_CRL_get_issuer(list)) != 0) continue;
         named = 1;
-        if (X509_CRL_verify(list, X509_get0_pubkey(authority)) == 1) return 1;
+        if (X509_CRL_verify(list, X509_get0_pubkey(authority)) == 1) return GENUINE;
     }
-    return !named; /* of an intermediate that peers bring along: OpenSSL checks it then */
+    return named ? FORGED : FOREIGN;
 }
 
+static int are_of_one_issuer(const X509_CRL *a, const X509_CRL *b) {
+    return X509_NAME_cmp(X509_CRL_get_issuer(a), X509_CRL_get_issuer(b)) == 0;
+}
+
+/* Below, at or above 0, as `a` is the older, of the same age, or the newer by thisUpdate. */
+static int compare_times(const X509_CRL *a, const X509_CRL *b) {
+    int64_t of_a = unix_of(X509_CRL_get0_lastUpdate(a)), of_b = unix_of(X509_CRL_get0_lastUpdate(b));
+    return (of_a > of_b) - (of_a < of_b);
+}
+
+/* The same by the lists' numbers. 0, and *known is 0, when one of the two has none. */
+static int compare_numbers(const X509_CRL *a, const X509_CRL *b, int *known) {
+    ASN1_INTEGER *of_a = X509_CRL_get_ext_d2i(a, NID_crl_number, NULL, NULL);
+    ASN1_INTEGER *of_b = X509_CRL_get_ext_d2i(b, NID_crl_number, NULL, NULL);
+    *known = of_a != NULL && of_b != NULL;
+    int order = *known ? ASN1_INTEGER_cmp(of_a, of_b) : 0;
+    ASN1_INTEGER_free(of_a);
+    ASN1_INTEGER_free(of_b);
+    return order;
+}
+
+/* OpenSSL goes by thisUpdate. */
 static int is_newest(const found *from, const X509_CRL *list) {
     for (int i = 0; i < sk_X509_CRL_num(from->lists); i++) {
+        int known = 0;
         X509_CRL *other = sk_X509_CRL_value(from->lists, i);
-        if (other != list && X509_NAME_cmp(X509_CRL_get_issuer(other), X509_CRL_get_issuer(list)) == 0 &&
-            unix_of(X509_CRL_get0_lastUpdate(other)) > unix_of(X509_CRL_get0_lastUpdate(list)))
-            return 0;
+        if (other == list || !are_of_one_issuer(other, list)) continue;
+        int order = compare_times(other, list);
+        if (order > 0 || (order == 0 && compare_numbers(other, list, &known) > 0)) return 0;
     }
     return 1;
 }
 
+static sheaf_status remember(STACK_OF(X509_CRL) * newest, X509_CRL *list, sheaf_problem *problem) {
+    if (X509_CRL_up_ref(list) == 1) {
+        if (sk_X509_CRL_push(newest, list) > 0) return SHEAF_OK;
+        X509_CRL_free(list);
+    }
+    return sheaf_problem_set(problem, SHEAF_E_MEMORY, "no memory for the revocation lists");
+}
+
 static sheaf_status add_list(const found *from, X509_CRL *list, const char *path, sheaf_trust_content *out,
                              sheaf_problem *problem) {
-    if (!is_genuine(from, list)) {
+    origin whose = origin_of(from, list);
+    if (whose == FORGED) {
         return sheaf_problem_set(problem, SHEAF_E_CERTIFICATE,
                                  "%s: a revocation list that its authority has not signed", path);
     }
@@ -246,7 +281,7 @@ static sheaf_status add_list(const found *from, X509_CRL *list, const char *path
     out->lists++;
     out->revoked += entries == NULL ? 0 : (uint32_t)sk_X509_REVOKED_num(entries);
     if (out->next_update_unix_s == 0 || next < out->next_update_unix_s) out->next_update_unix_s = next;
-    return SHEAF_OK;
+    return whose == GENUINE ? remember(out->newest, list, problem) : SHEAF_OK;
 }
 
 static sheaf_status fill(const found *from, const char *ca_path, const char *crl_path, sheaf_trust_content *out,
@@ -274,6 +309,7 @@ sheaf_status sheaf_trust_content_read(const char *ca_path, const char *crl_path,
     sheaf_status status = all.authorities != NULL && all.lists != NULL ? SHEAF_OK : out_of_memory(problem, ca_path);
     if (status == SHEAF_OK) status = read_path(ca_path, 0, &all, problem);
     if (status == SHEAF_OK && crl_path != NULL) status = read_path(crl_path, 1, &all, problem);
+    if (status == SHEAF_OK && (out->newest = sk_X509_CRL_new_null()) == NULL) status = out_of_memory(problem, ca_path);
     if (status == SHEAF_OK) status = make_store(policy, crl_path != NULL, &out->store, problem);
     if (status == SHEAF_OK) status = fill(&all, ca_path, crl_path, out, problem);
     if (status != SHEAF_OK) sheaf_trust_content_fini(out);
@@ -283,7 +319,55 @@ sheaf_status sheaf_trust_content_read(const char *ca_path, const char *crl_path,
     return status;
 }
 
+/* --- what was there before ---------------------------------------------------------------------------------------- */
+
+/* NULL when there is none of this issuer. */
+static X509_CRL *find_of_issuer(const sheaf_trust_content *content, const X509_CRL *like) {
+    for (int i = 0; i < sk_X509_CRL_num(content->newest); i++) {
+        if (are_of_one_issuer(sk_X509_CRL_value(content->newest, i), like))
+            return sk_X509_CRL_value(content->newest, i);
+    }
+    return NULL;
+}
+
+static int is_older(const X509_CRL *list, const X509_CRL *than) {
+    int known = 0, order = compare_numbers(list, than, &known);
+    return (known ? order : compare_times(list, than)) < 0;
+}
+
+static sheaf_status refuse_older(const X509_CRL *list, const X509_CRL *than, sheaf_problem *problem) {
+    char issuer[128], numbers[2][48] = {"none", "none"};
+    const X509_CRL *both[2] = {list, than};
+    int by_time = 0;
+    (void)X509_NAME_oneline(X509_CRL_get_issuer(list), issuer, (int)sizeof issuer);
+    for (int i = 0; i < 2; i++) { /* RFC 5280: at most 20 octets, which are 40 digits */
+        ASN1_INTEGER *number = X509_CRL_get_ext_d2i(both[i], NID_crl_number, NULL, NULL);
+        char *text = number == NULL ? NULL : i2s_ASN1_INTEGER(NULL, number);
+        by_time |= number == NULL;
+        if (text != NULL) (void)snprintf(numbers[i], sizeof numbers[i], "%s", text);
+        OPENSSL_free(text);
+        ASN1_INTEGER_free(number);
+    }
+    return sheaf_problem_set(problem, SHEAF_E_CONFLICT,
+                             "the revocation list of %s is older (number %s) than the one in force (number %s)%s",
+                             issuer, numbers[0], numbers[1], by_time ? ", by their thisUpdate" : "");
+}
+
+sheaf_status sheaf_trust_content_follow(sheaf_trust_content *fresh, const sheaf_trust_content *before,
+                                        sheaf_problem *problem) {
+    sheaf_status status = SHEAF_OK;
+    for (int i = 0; i < sk_X509_CRL_num(before->newest) && status == SHEAF_OK; i++) {
+        X509_CRL *old = sk_X509_CRL_value(before->newest, i), *list = find_of_issuer(fresh, old);
+        if (list == NULL)
+            status = remember(fresh->newest, old, problem);
+        else if (is_older(list, old))
+            status = refuse_older(list, old, problem);
+    }
+    return status;
+}
+
 void sheaf_trust_content_fini(sheaf_trust_content *content) {
     X509_STORE_free(content->store);
+    sk_X509_CRL_pop_free(content->newest, X509_CRL_free);
     memset(content, 0, sizeof *content);
 }

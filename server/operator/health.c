@@ -23,7 +23,9 @@ static void look_at_trust(const sheaf_operator *operator, json_t * reasons) {
     sheaf_trust_look(operator->options.trust, &report);
     if (report.expired) (void)json_array_append_new(reasons, json_string("a revocation list is past its nextUpdate"));
     if (report.unreadable)
-        (void)json_array_append_new(reasons, json_string("authorities or revocation lists cannot be read"));
+        (void)json_array_append_new(
+            reasons,
+            json_string("authorities or revocation lists cannot be read, or a list is older than the one in force"));
 }
 
 static sheaf_status count_job(const sheaf_job_summary *job, void *context) {

@@ -130,7 +130,8 @@ static void trust_lines(const page *to) {
         plain(to, "sheaf_crl_next_update_seconds", "gauge", "Earliest nextUpdate of the lists, in Unix seconds.",
               (double)report.next_update_unix_s);
     plain(to, "sheaf_crl_expired", "gauge", "1 while a list is past its nextUpdate.", report.expired != 0);
-    plain(to, "sheaf_trust_unreadable", "gauge", "1 while authorities or lists cannot be read again.",
+    plain(to, "sheaf_trust_unreadable", "gauge",
+          "1 while authorities or lists cannot be read again, or a list is older than the one in force.",
           report.unreadable != 0);
     plain(to, "sheaf_trust_alarms_total", "counter", "Alarms about authorities and lists.", (double)report.alarms);
 }

@@ -262,6 +262,13 @@ static void add_revoked(X509_CRL *list, const pki_kit_files *files) {
     X509_free(x509);
 }
 
+static void set_number(X509_CRL *list, long value) {
+    ASN1_INTEGER *number = ASN1_INTEGER_new();
+    need(number != NULL && ASN1_INTEGER_set(number, value) == 1, "memory");
+    need(X509_CRL_add1_ext_i2d(list, NID_crl_number, number, 0, X509V3_ADD_DEFAULT) == 1, "number");
+    ASN1_INTEGER_free(number);
+}
+
 void pki_kit_write_list(const pki_kit *kit, const char *path, const pki_kit_list *list) {
     const authority *named = list->other_ca ? &kit->other_ca : &kit->ca;
     const authority *signer = list->bad_signature ? &kit->other_ca : named;
@@ -274,6 +281,7 @@ void pki_kit_write_list(const pki_kit *kit, const char *path, const pki_kit_list
     need(X509_CRL_set_issuer_name(made, X509_get_subject_name(named->certificate)) == 1, "issuer");
     need(X509_CRL_set1_lastUpdate(made, last) == 1 && X509_CRL_set1_nextUpdate(made, next) == 1, "times");
     for (size_t i = 0; i < 4 && list->revoked[i] != NULL; i++) add_revoked(made, list->revoked[i]);
+    if (list->number != 0) set_number(made, list->number);
     need(X509_CRL_sign(made, signer->key, EVP_sha256()) > 0, "signing");
     char draft[512];
     snprintf(draft, sizeof draft, "%s.draft", path);

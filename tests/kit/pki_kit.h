@@ -51,6 +51,7 @@ typedef struct {
     const pki_kit_files *revoked[4];   /* NULL ends */
     long last_update_s, next_update_s; /* from now; both 0: -300 and 86400 */
     int other_ca;
+    long number;       /* the list's own, RFC 5280, 5.2.3; 0: none */
     int bad_signature; /* under the honest authority's name, signed by the other */
 } pki_kit_list;
 void pki_kit_write_list(const pki_kit *kit, const char *path, const pki_kit_list *list);

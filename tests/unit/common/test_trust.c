@@ -236,6 +236,73 @@ static void a_folder_holds_the_lists_of_several_authorities(void **state) {
     (void)rmdir(folder);
 }
 
+/* What a poll finds: 1 taken, 0 not, and then one more alarm is raised, and one only. */
+static void put(sheaf_trust *trust, const pki_kit_list *list, int taken) {
+    sheaf_trust_report before, after;
+    sheaf_trust_look(trust, &before);
+    pki_kit_write_list(kit, list_path, list);
+    assert_int_equal(sheaf_trust_poll(trust), taken);
+    (void)sheaf_trust_poll(trust);
+    sheaf_trust_look(trust, &after);
+    assert_int_equal(after.alarms, before.alarms + (taken ? 0 : 1));
+    assert_int_equal(after.unreadable, !taken);
+}
+
+/* RFC 5280, 5.2.3: the number tells which list supersedes which. */
+static void an_older_list_that_is_put_back_is_not_taken(void **state) {
+    (void)state;
+    const pki_kit_files *bad = pki_kit_issue(kit, "device", "bad", NULL);
+    pki_kit_write_list(kit, list_path, &(pki_kit_list){.number = 255});
+    sheaf_trust *trust = open_trust(SHEAF_CRL_REFUSE, 0);
+    /* 256 has one byte more than 255, and a smaller last one. Its time does not matter: the authority's clock was set back. */
+    put(trust, &(pki_kit_list){.revoked = {bad}, .number = 256, .last_update_s = -900, .next_update_s = 86400}, 1);
+    put(trust, &(pki_kit_list){.number = 255}, 0);
+    assert_int_equal(judge(trust, bad, SHEAF_ROLE_NONE), SHEAF_E_REVOKED);
+    put(trust, &(pki_kit_list){.revoked = {bad}, .number = 256}, 1); /* the same number is no step back */
+    put(trust, &(pki_kit_list){.number = 257}, 1);
+    assert_int_equal(judge(trust, bad, SHEAF_ROLE_NONE), SHEAF_OK);
+    sheaf_trust_unref(trust);
+    pki_kit_write_list(kit, list_path, &(pki_kit_list){.number = 1});
+    trust = open_trust(SHEAF_CRL_REFUSE, 0); /* the way out for an authority that lost its count: a new process */
+    sheaf_trust_unref(trust);
+}
+
+static void lists_without_numbers_are_compared_by_their_times(void **state) {
+    (void)state;
+    pki_kit_write_list(kit, list_path, &(pki_kit_list){.number = 5, .last_update_s = -600, .next_update_s = 7200});
+    sheaf_trust *trust = open_trust(SHEAF_CRL_REFUSE, 0);
+    put(trust, &(pki_kit_list){.last_update_s = -700, .next_update_s = 7200}, 0);
+    put(trust, &(pki_kit_list){.last_update_s = -500, .next_update_s = 7200}, 1);
+    put(trust, &(pki_kit_list){.last_update_s = -800, .next_update_s = 7200}, 0);
+    sheaf_trust_unref(trust);
+}
+
+static void a_list_that_was_taken_away_does_not_come_back_older(void **state) {
+    (void)state;
+    char folder[280], path[400], other[400];
+    snprintf(folder, sizeof folder, "%s/lists", pki_kit_folder(kit));
+    assert_int_equal(mkdir(folder, 0700), 0);
+    snprintf(path, sizeof path, "%s/kit.crl", folder);
+    snprintf(other, sizeof other, "%s/other.crl", folder);
+    pki_kit_write_list(kit, path, &(pki_kit_list){.number = 7});
+    pki_kit_write_list(kit, other, &(pki_kit_list){.number = 3, .other_ca = 1});
+    const sheaf_trust_options options = {.ca_path = pki_kit_folder(kit), .crl_path = folder};
+    sheaf_trust *trust = NULL;
+    assert_int_equal(sheaf_trust_open(&options, &trust, &problem), SHEAF_OK);
+    (void)unlink(path);
+    assert_int_equal(sheaf_trust_poll(trust), 1);
+    pki_kit_write_list(kit, other, &(pki_kit_list){.number = 4, .other_ca = 1}); /* and it is not forgotten meanwhile */
+    assert_int_equal(sheaf_trust_poll(trust), 1);
+    pki_kit_write_list(kit, path, &(pki_kit_list){.number = 6});
+    assert_int_equal(sheaf_trust_poll(trust), 0);
+    pki_kit_write_list(kit, path, &(pki_kit_list){.number = 7}); /* and a smaller one of the other authority is none */
+    assert_int_equal(sheaf_trust_poll(trust), 1);
+    sheaf_trust_unref(trust);
+    (void)unlink(path);
+    (void)unlink(other);
+    (void)rmdir(folder);
+}
+
 /* --- credentials --- */
 
 static void copy(const char *from, const char *to) {
@@ -315,6 +382,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_new_list_is_noticed_and_a_broken_one_changes_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_connected_peer_is_judged_anew_with_every_content, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_folder_holds_the_lists_of_several_authorities, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_older_list_that_is_put_back_is_not_taken, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(lists_without_numbers_are_compared_by_their_times, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_list_that_was_taken_away_does_not_come_back_older, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_pair_is_taken_over_only_whole_and_only_for_the_same_peer, set_up, tear_down),
         cmocka_unit_test_setup_teardown(after_a_renewal_cut_short_the_old_key_is_found, set_up, tear_down),
     };
