@@ -90,6 +90,8 @@ void sheaf_look_at_crl(sheaf_call *call);
 void sheaf_get_cacerts(sheaf_call *call);
 void sheaf_enrol(sheaf_call *call);
 void sheaf_enrol_again(sheaf_call *call);
-/* The same as a JSON object of a job (0: of none) in the database and in memory. */
-json_t *sheaf_operator_refusals(sheaf_operator *operator, int64_t job, const sheaf_refusals *live);
+/* The same as a JSON object: of a job (0: of none) and round (0: of all), in the database and, unless NULL, in memory. */
+json_t *sheaf_operator_refusals(sheaf_operator *operator, int64_t job, uint64_t round, const sheaf_refusals *live);
+/* What the job has counted since its last round closed; NULL when it is not served. */
+const sheaf_refusals *sheaf_operator_live_refusals(const sheaf_operator *operator, const sheaf_job_summary * job);
 json_t *sheaf_operator_job(sheaf_operator *operator, const sheaf_job_summary * summary);

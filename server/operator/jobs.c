@@ -22,7 +22,7 @@ json_t *sheaf_operator_job(sheaf_operator *operator, const sheaf_job_summary * s
     sheaf_job *job = served(operator, summary);
     sheaf_round_view state = {.ended = summary->ended, .paused = summary->paused};
     if (job != NULL) sheaf_job_look(job, &state);
-    json_t *refusals = sheaf_operator_refusals(operator, summary->id, job == NULL ? NULL : sheaf_job_refusals(job));
+    json_t *refusals = sheaf_operator_refusals(operator, summary->id, 0, job == NULL ? NULL : sheaf_job_refusals(job));
     json_t *object =
         json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:o, s:o}", "tenant", summary->tenant, "job", summary->name,
                   "status", sheaf_job_status_name(state.ended, state.paused), "served", job != NULL, "rounds",

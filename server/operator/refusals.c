@@ -7,10 +7,11 @@ static sheaf_status add_reason(const char *reason, uint64_t count, void *context
     return json_object_set_new(context, reason, json_integer(total)) == 0 ? SHEAF_OK : SHEAF_E_MEMORY;
 }
 
-json_t *sheaf_operator_refusals(sheaf_operator *operator, int64_t job, const sheaf_refusals *live) {
+json_t *sheaf_operator_refusals(sheaf_operator *operator, int64_t job, uint64_t round, const sheaf_refusals *live) {
     json_t *reasons = json_object();
     sheaf_problem problem;
-    if (reasons == NULL || sheaf_history_refusals(operator->history, job, add_reason, reasons, &problem) != SHEAF_OK) {
+    if (reasons == NULL ||
+        sheaf_history_refusals(operator->history, job, round, add_reason, reasons, &problem) != SHEAF_OK) {
         json_decref(reasons);
         return NULL;
     }
@@ -27,7 +28,8 @@ typedef struct {
     json_t *jobs;
 } listing;
 
-static const sheaf_refusals *live_refusals(const sheaf_operator_options *options, const sheaf_job_summary *job) {
+const sheaf_refusals *sheaf_operator_live_refusals(const sheaf_operator *operator, const sheaf_job_summary * job) {
+    const sheaf_operator_options *options = &operator->options;
     for (size_t i = 0; i < options->job_count; i++) {
         const sheafd_job_config *config = sheaf_job_config_of(options->jobs[i]);
         if (strcmp(config->tenant, job->tenant) == 0 && strcmp(config->name, job->name) == 0)
@@ -40,7 +42,7 @@ static sheaf_status add_job(const sheaf_job_summary *job, void *context) {
     const listing *to = context;
     sheaf_operator *operator= to->call->operator;
     if (!sheaf_call_may_see(to->call, job->tenant)) return SHEAF_OK;
-    json_t *reasons = sheaf_operator_refusals(operator, job->id, live_refusals(&operator->options, job));
+    json_t *reasons = sheaf_operator_refusals(operator, job->id, 0, sheaf_operator_live_refusals(operator, job));
     json_t *row = json_pack("{s:s, s:s, s:o}", "tenant", job->tenant, "job", job->name, "refusals", reasons);
     return json_array_append_new(to->jobs, row) == 0 ? SHEAF_OK : SHEAF_E_MEMORY;
 }
@@ -52,7 +54,7 @@ void sheaf_get_refusals(sheaf_call *call) {
     sheaf_problem problem = {SHEAF_E_MEMORY, "no memory for the answer"};
     sheaf_status status = sheaf_history_jobs(operator->history, add_job, &to, &problem);
     json_t *others =
-        call->tenant == NULL ? sheaf_operator_refusals(operator, 0, operator->options.refusals) : json_object();
+        call->tenant == NULL ? sheaf_operator_refusals(operator, 0, 0, operator->options.refusals) : json_object();
     if (status == SHEAF_OK) {
         sheaf_call_answer(call, 200, json_pack("{s:o, s:o}", "jobs", to.jobs, "of_no_job", others));
         return;

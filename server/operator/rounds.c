@@ -87,10 +87,14 @@ static void answer_round(sheaf_call *call, const sheaf_job_summary *job, uint64_
         sheaf_call_refuse(call, 404, SHEAF_E_NOT_FOUND, "the job has no round %llu yet", (unsigned long long)number);
         return;
     }
+    /* What is counted since the last round closed is written down with the open one. */
+    json_t *refusals = sheaf_operator_refusals(call->operator, job->id, number,
+                                               is_open ? sheaf_operator_live_refusals(call->operator, job) : NULL);
     sheaf_call_answer(call, 200,
-                      json_pack("{s:s, s:s, s:I, s:O, s:o, s:O, s:o}", "tenant", job->tenant, "job", job->name, "round",
-                                (json_int_t)number, "attempts", attempts->list, "open",
-                                is_open ? open_attempt_of(job) : json_null(), "updates", updates->list, "next",
+                      json_pack("{s:s, s:s, s:I, s:O, s:o, s:o, s:O, s:o}", "tenant", job->tenant, "job", job->name,
+                                "round", (json_int_t)number, "attempts", attempts->list, "open",
+                                is_open ? open_attempt_of(job) : json_null(), "refusals", refusals, "updates",
+                                updates->list, "next",
                                 more ? json_integer((json_int_t)updates->last_round) : json_null()));
 }
 

@@ -214,15 +214,16 @@ static sheaf_status refusal_row(sqlite3_stmt *query, void *context) {
                           : to->each.refusal(reason, (uint64_t)sqlite3_column_int64(query, 1), to->context);
 }
 
-sheaf_status sheaf_history_refusals(sheaf_history *history, int64_t job,
+sheaf_status sheaf_history_refusals(sheaf_history *history, int64_t job, uint64_t round,
                                     sheaf_status (*each)(const char *reason, uint64_t count, void *context),
                                     void *context, sheaf_problem *problem) {
+    static const char sql[] = "SELECT reason, sum(count) FROM refusals WHERE job = ?1 AND (?2 = 0 OR round = ?2)"
+                              " GROUP BY reason ORDER BY reason";
     sqlite3_stmt *query = NULL;
-    sheaf_status status =
-        prepare(history, "SELECT reason, sum(count) FROM refusals WHERE job = ?1 GROUP BY reason ORDER BY reason",
-                &query, problem);
+    sheaf_status status = prepare(history, sql, &query, problem);
     if (status != SHEAF_OK) return status;
     (void)sqlite3_bind_int64(query, 1, job);
+    (void)sqlite3_bind_int64(query, 2, (sqlite3_int64)round);
     visit to = {.each.refusal = each, .context = context};
     return walk(history, query, refusal_row, &to, problem);
 }

@@ -62,8 +62,8 @@ SHEAF_MUST_USE sheaf_status sheaf_history_updates(sheaf_history *history, int64_
                                                   sheaf_status (*each)(const sheaf_update_summary *update,
                                                                        void *context),
                                                   void *context, sheaf_problem *problem);
-/* Refusals of a job over all rounds, by reason; job 0: of connections and requests that belong to no job. */
-SHEAF_MUST_USE sheaf_status sheaf_history_refusals(sheaf_history *history, int64_t job,
+/* Refusals of a job in one round (0: in all), by reason; job 0: of connections and requests that belong to no job. */
+SHEAF_MUST_USE sheaf_status sheaf_history_refusals(sheaf_history *history, int64_t job, uint64_t round,
                                                    sheaf_status (*each)(const char *reason, uint64_t count,
                                                                         void *context),
                                                    void *context, sheaf_problem *problem);

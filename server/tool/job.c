@@ -150,7 +150,7 @@ static sheaf_status show_job(const sheaf_job_summary *job, void *context) {
     status_view *view = context;
     if (!view->chosen->json) print_job(view, job);
     view->refusals = json_object();
-    sheaf_status status = sheaf_history_refusals(view->history, job->id, add_refusal, view, &view->problem);
+    sheaf_status status = sheaf_history_refusals(view->history, job->id, 0, add_refusal, view, &view->problem);
     if (!view->chosen->json) {
         json_decref(view->refusals);
         return status;
@@ -173,7 +173,7 @@ static int show_status(const choices *chosen) {
     status = sheaf_history_jobs(view.history, show_job, &view, &view.problem);
     view.refusals = json_object();
     view.heading = "connections and requests of no job:";
-    if (status == SHEAF_OK) status = sheaf_history_refusals(view.history, 0, add_refusal, &view, &view.problem);
+    if (status == SHEAF_OK) status = sheaf_history_refusals(view.history, 0, 0, add_refusal, &view, &view.problem);
     if (chosen->json && status == SHEAF_OK)
         print_line(json_pack("{s:O, s:O}", "jobs", view.jobs, "refusals", view.refusals));
     json_decref(view.jobs);

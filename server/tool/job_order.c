@@ -6,13 +6,6 @@
 #include "server/tool/listing.h"
 #include "server/tool/verb.h"
 
-static void print_refusals(const json_t *refusals) {
-    const char *reason;
-    json_t *count;
-    json_object_foreach((json_t *)refusals, reason, count)
-        printf("    refused %-20s %lld\n", reason, (long long)json_integer_value(count));
-}
-
 static void print_job(const json_t *job) {
     const json_t *cohort = json_object_get(job, "cohort");
     printf("%s/%s: %s, %lld of %lld rounds released", sheaf_listing_text(job, "tenant"), sheaf_listing_text(job, "job"),
@@ -46,7 +39,7 @@ static int show(sheaf_listing *listing, int count, char **arguments) {
     if (code == SHEAF_EXIT_OK) code = sheaf_listing_ask(listing, 0, path, &answer);
     if (code == SHEAF_EXIT_OK && !listing->channel.json) {
         print_job(answer);
-        print_refusals(json_object_get(answer, "refusals"));
+        sheaf_listing_print_refusals(json_object_get(answer, "refusals"));
     }
     json_decref(answer);
     return code;

@@ -128,3 +128,10 @@ const char *sheaf_listing_time(const json_t *object, const char *key, char out[3
     (void)strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &parts);
     return out;
 }
+
+void sheaf_listing_print_refusals(const json_t *refusals) {
+    const char *reason;
+    json_t *count;
+    json_object_foreach((json_t *)refusals, reason, count)
+        printf("    refused %-20s %lld\n", reason, (long long)json_integer_value(count));
+}

@@ -32,3 +32,5 @@ const char *sheaf_listing_text(const json_t *object, const char *key);
 long long sheaf_listing_number(const json_t *object, const char *key);
 /* A time in Unix milliseconds, or "-". */
 const char *sheaf_listing_time(const json_t *object, const char *key, char out[32]);
+/* One line a reason. */
+void sheaf_listing_print_refusals(const json_t *refusals);

@@ -10,7 +10,7 @@ static const char help[] =
     "       sheaf round show [TENANT/]JOB ROUND CHANNEL [--json]\n"
     "\n"
     "  list   closed rounds and failed attempts, oldest first\n"
-    "  show   the attempts of one round, and the updates that were accepted in it\n"
+    "  show   the attempts of one round, what was refused in it, by reason, and the updates that were accepted\n"
     "\n"
     "CHANNEL is one of\n" SHEAF_CHANNEL_HELP "\n"
     "With --json each page of the answer is one object a line. `sheaf job watch` follows a job as it goes.\n"
@@ -43,6 +43,7 @@ static void show_round(const json_t *page, int first) {
     if (first && json_is_object(open))
         printf("round %4lld  attempt %lld  open         accepted %lld\n", sheaf_listing_number(open, "round"),
                sheaf_listing_number(open, "attempt"), sheaf_listing_number(open, "accepted"));
+    if (first) sheaf_listing_print_refusals(json_object_get(page, "refusals"));
     json_array_foreach(json_object_get(page, "updates"), at, item)
         printf("  %-24s attempt %lld  weight %lld  bytes %lld  accepted %s\n", sheaf_listing_text(item, "client"),
                sheaf_listing_number(item, "attempt"), sheaf_listing_number(item, "weight"),

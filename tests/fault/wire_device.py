@@ -136,22 +136,24 @@ class Link:
 class Device(threading.Thread):
     """Takes part in the job until it ends. Everything public may be read by the test at any time."""
 
-    def __init__(self, pb, address, folder, client, tenant, job, values):
+    def __init__(self, pb, address, folder, client, tenant, job, values, role="device"):
         super().__init__(daemon=True)
         self.pb, self.address, self.client, self.tenant, self.job, self.values = pb, address, client, tenant, job, values
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self.context.check_hostname = False
         self.context.minimum_version = ssl.TLSVersion.TLSv1_3
         self.context.load_verify_locations(os.path.join(folder, "ca.pem"))
-        self.context.load_cert_chain(os.path.join(folder, f"device-{client}.pem"), os.path.join(folder, f"device-{client}.key"))
-        with open(os.path.join(folder, f"device-{client}.key"), "rb") as file:
+        own = os.path.join(folder, f"{role}-{client}")
+        self.context.load_cert_chain(own + ".pem", own + ".key")
+        with open(own + ".key", "rb") as file:
             self.key = serialization.load_pem_private_key(file.read(), None)
-        with open(os.path.join(folder, f"device-{client}.pem"), "rb") as file:
+        with open(own + ".pem", "rb") as file:
             self.certificate = x509.load_pem_x509_certificate(file.read()).public_bytes(serialization.Encoding.DER)
         self.halt = threading.Event()
         self.link = None
         self.receipts = {}   # round -> (statement, signature): promises
         self.opened = {}     # (round, attempt) -> statement: what the aggregator has told us
+        self.payloads = {}   # client -> what it sends instead, of a test that wants it so
         self.wrong = []      # answers that must not come
         self.end = None      # JobEnd
         self.requests = 0
@@ -234,7 +236,7 @@ class Device(threading.Thread):
         if known != statement:
             self.wrong.append(f"round {opened['round']} was told in two forms")
         self.fetch_model(opened)
-        payload = payload_of(opened["round"], self.client, self.values)
+        payload = self.payloads.get(self.client) or payload_of(opened["round"], self.client, self.values)
         update = update_statement(opened, self.client, self.certificate, payload, weight_of(self.client))
         self.send(opened["round"], update, payload)
 

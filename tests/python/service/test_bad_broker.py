@@ -12,6 +12,7 @@ import fleet  # noqa: E402
 import mqtt5  # noqa: E402
 
 NOT_AUTHORIZED = 0x87  # MQTT 5.0, 2.4
+OPEN, SESSION, DATA = 1, 3, 5  # proto/WIRE.md, the envelope
 UP, DOWN = "sheaf/1/up/", "sheaf/1/down/"
 
 
@@ -95,7 +96,8 @@ class BadBroker(unittest.TestCase):
         self.job.start_device("d00")
         self.job.wait_for(lambda: self.job.query("SELECT count(*) FROM updates") == [(1,)], 30)
         recorded = [m.payload for m in self.master.messages if m.topic == UP + "d00"]
-        self.assertGreater(len(recorded), 4)
+        self.assertEqual([payload[4] for payload in recorded[:2]], [OPEN, SESSION])
+        self.assertGreater([payload[4] for payload in recorded].count(DATA), 4)
         for payload in recorded:
             self.master.publish(UP + "d00", payload)
         time.sleep(1)

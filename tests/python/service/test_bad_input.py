@@ -3,74 +3,26 @@ each is refused by its name, the device is told, nothing is lost, and the round 
 import hashlib
 import os
 import struct
-import subprocess
 import sys
+import threading
 import unittest
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.join(os.environ["SHEAF_SOURCE"], "tests", "fault"))
-from cryptography.hazmat.primitives import hashes  # noqa: E402
+sys.path[:0] = [os.path.join(os.environ["SHEAF_SOURCE"], "tests", *part) for part in (["fault"], ["python", "service"])]
 from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402
 import service  # noqa: E402
+import session_kit  # noqa: E402
 import wire_device  # noqa: E402
+from session_kit import CHUNK  # noqa: E402
 
-CHUNK = 1024
+WRONG_DIGEST = 114
 
 
 def changed(opened, **fields):
     return dict(opened, **fields)
 
 
-class BadInput(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.world = service.World(devices=3, rounds=1)
-        cls.addClassCleanup(cls.world.close)
-        cls.world.start()
-        cls.world.start_devices()
-        assert cls.world.wait() == "ended", cls.world.tail()
-        cls.calm = cls.world.digest()
-
-    def begin(self, more="", top=""):
-        """A fresh service; returns a device that does what the test says, and the open round."""
-        self.world.reset()
-        if more or top:
-            with open(self.world.config, encoding="utf-8") as file:
-                text = file.read()
-            with open(self.world.config, "w", encoding="utf-8") as file:
-                file.write(text.replace("limits: {", "limits: {" + top) + more)
-        self.world.start()
-        assert self.world.wait_until_up(), self.world.tail()
-        return self.device("d00")
-
-    def device(self, client):
-        device = wire_device.Device(self.world.pb, ("127.0.0.1", self.world.port), self.world.pki, client, service.TENANT,
-                                    service.JOB, service.VALUES)
-        self.addCleanup(lambda: device.link is not None and device.link.close())
-        return device
-
-    def open_round(self, device):
-        reply, _ = device.ask("round", last_round=0)
-        self.assertEqual(reply.WhichOneof("body"), "round")
-        return wire_device.read_round(reply.round.statement)
-
-    def end_well(self):
-        """All honest devices take part, and the model is the calm one."""
-        self.world.start_devices()
-        self.assertEqual(self.world.wait(), "ended", self.world.tail())
-        self.assertEqual([text for device in self.world.devices for text in device.wrong], [])
-        self.assertEqual(self.world.digest(), self.calm)
-
-    def refused(self, reply, reason):
-        self.assertEqual((reply[0].WhichOneof("body"), reply[0].refusal.reason), ("refusal", reason), reply[0])
-
-    def offer(self, device, statement, key=None):
-        signature = (key or device.key).sign(statement, ec.ECDSA(hashes.SHA256()))
-        return device.ask("offer", statement=statement, signature=signature)
-
-    def chunk(self, device, payload, offset, part, digest=b""):
-        return device.ask("chunk", part, payload_digest=hashlib.sha256(payload).digest(), offset=offset, chunk_digest=digest)
-
+class BadInput(session_kit.Sessions):
     def test_offers(self):
         device = self.begin()
         opened = self.open_round(device)
@@ -97,10 +49,7 @@ class BadInput(unittest.TestCase):
             with self.subTest(reason):
                 reply = self.offer(device, said)
                 self.assertEqual(reply[0].WhichOneof("body"), "refusal", reply[0])
-                if reason == "malformed":
-                    self.assertIn(reply[0].refusal.reason, ("malformed", "truncated"))
-                else:
-                    self.refused(reply, reason)
+                self.refused(reply, reason)
         with self.subTest("bad_signature"):
             self.refused(self.offer(device, statement(), ec.generate_private_key(ec.SECP256R1())), "bad_signature")
         with self.subTest("another version of the statement"):
@@ -115,7 +64,7 @@ class BadInput(unittest.TestCase):
             self.refused(reply, "unknown_version")
             self.assertIn("protocol 1", reply[0].refusal.detail)
         self.open_round(device)  # who never says hello is told of the round all the same: it commits to nothing
-        self.refused(device.ask("model", digest=bytes(32), offset=0, bytes_max=100), "not_found")
+        self.refused(device.ask("model", digest=bytes(32), offset=0, bytes_max=100), "not_found", counted=False)
         self.end_well()
 
     def test_chunks(self):
@@ -123,15 +72,16 @@ class BadInput(unittest.TestCase):
         opened = self.open_round(device)
         payload = wire_device.payload_of(1, "d00", service.VALUES)
         other = wire_device.payload_of(1, "other", service.VALUES)
-        self.refused(self.chunk(device, payload, 0, payload[:CHUNK]), "not_found")  # of nothing that was offered
+        self.refused(self.chunk(device, payload, 0, payload[:CHUNK]), "not_found", counted=False)  # of nothing that was offered
         said = wire_device.update_statement(opened, "d00", device.certificate, payload, wire_device.weight_of("d00"))
         self.assertEqual(self.offer(device, said)[0].upload.next_offset, 0)
-        self.refused(self.chunk(device, other, 0, other[:CHUNK]), "not_found")  # of another upload
+        self.refused(self.chunk(device, other, 0, other[:CHUNK]), "not_found", counted=False)  # of another upload
         self.refused(self.chunk(device, payload, 2**63, b"x"), "too_large")
         self.refused(self.chunk(device, payload, len(payload) - 1, b"xy"), "too_large")  # ends after the end
         reply, _ = self.chunk(device, payload, 0, payload[:CHUNK], bytes(32))
         self.assertEqual(reply.WhichOneof("body"), "wait")
-        self.assertEqual(reply.wait.status, 114)  # wrong_digest: this chunk again
+        self.assertEqual(reply.wait.status, WRONG_DIGEST)  # this chunk again
+        self.counts["wrong_digest"] += 1
         self.refused(self.chunk(device, payload, 0, payload[:CHUNK], b"short"), "malformed")
         first = hashlib.sha256(payload[:CHUNK]).digest()
         self.assertEqual(self.chunk(device, payload, 0, payload[:CHUNK], first)[0].upload.next_offset, CHUNK)
@@ -174,14 +124,16 @@ class BadInput(unittest.TestCase):
 
     def test_a_recorded_session_that_is_sent_again_counts_nothing_twice(self):
         device, frames = self.begin(), []
-        device.ask("hello", protocol=1, encodings=["f32"], frame_bytes_max=1 << 20)
+        device.link = wire_device.Link(("127.0.0.1", self.world.port), device.context)
         ask = device.link.ask
         device.link.ask = lambda frame: (frames.append(frame), ask(frame))[1]
+        device.ask("hello", protocol=1, encodings=["f32"], frame_bytes_max=1 << 20)
         device.one_round()
         self.assertEqual(sorted(device.receipts), [1])
         again = wire_device.Link(("127.0.0.1", self.world.port), device.context)
         replies = [device.read(again.ask(frame))[0] for frame in frames]
         again.close()
+        self.assertEqual([reply.WhichOneof("body") for reply in replies[:2]], ["welcome", "wait"])  # Hello; nothing left to do
         receipt = replies[-1].receipt if replies[-1].WhichOneof("body") == "receipt" else None
         offers = [reply for reply in replies if reply.WhichOneof("body") == "receipt"]
         self.assertTrue(offers, replies)  # the offer is answered by the receipt that is there
@@ -209,9 +161,7 @@ class BadInput(unittest.TestCase):
         """A second job for the region eu; d01's certificate is of another region, d00's of none."""
         eu, us = "d-eu", "d-us"
         for client, region in ((eu, "eu"), (us, "us")):
-            if not os.path.exists(os.path.join(self.world.pki, f"device-{client}.pem")):
-                subprocess.run([service.SHEAF, "pki", "issue", "--role", "device", "--name", client, "--tenant", service.TENANT,
-                                "--region", region, "--dir", self.world.pki], check=True, stdout=subprocess.DEVNULL)
+            self.issue("device", client, "--region", region)
         job = f"""\
   - tenant: {service.TENANT}
     name: european
@@ -226,7 +176,7 @@ class BadInput(unittest.TestCase):
             stranger = self.device(client)
             stranger.job = "european"
             for body, fields in (("hello", {"protocol": 1}), ("round", {}), ("model", {"digest": bytes(32)})):
-                self.refused(stranger.ask(body, **fields), "wrong_region")
+                self.refused(stranger.ask(body, **fields), "wrong_region", counted=False)  # of the other job
         welcome = self.device(eu)
         welcome.job = "european"
         welcome.one_round()
@@ -234,17 +184,128 @@ class BadInput(unittest.TestCase):
         self.open_round(device)
         self.end_well()
 
-    def test_who_asks_too_often_is_asked_to_wait_and_then_served(self):
-        device = self.begin(top="client_requests_per_s: 5, ")
-        waits = 0
-        for _ in range(200):
-            reply, _ = device.ask("hello", protocol=1, encodings=["f32"], frame_bytes_max=1 << 20)
-            if reply.WhichOneof("body") == "wait":
-                self.assertEqual(reply.wait.status, 151)  # over_quota
-                self.assertGreater(reply.wait.retry_ms, 0)
-                waits += 1
-        self.assertGreater(waits, 100)
-        self.assertIn("over_quota", self.world.tail(1000))
+    def test_a_late_update(self):
+        """The first two of three close a round; what the third still brings of it is late: in the next round, and after the end."""
+        two = {"rounds: 1": "rounds: 2", "cohort: {minimum: 3, target: 3,": "cohort: {minimum: 2, target: 2,"}
+        calm = self.run_calmly(first=1, changes=two)
+        late = self.begin(changes=two)
+        self.world.devices = self.world.devices[1:]
+        opened, payload = self.open_round(late), wire_device.payload_of(1, "d00", service.VALUES)
+        said = self.statement(opened, late, payload)
+        self.assertEqual(self.offer(late, said)[0].upload.next_offset, 0)
+        self.assertEqual(self.chunk(late, payload, 0, payload[:CHUNK])[0].upload.next_offset, CHUNK)
+        for device in self.world.devices:
+            device.one_round()
+        self.until(lambda: self.open_number(late) == 2)
+        self.refused(self.chunk(late, payload, CHUNK, payload[CHUNK:2 * CHUNK]), "not_found", counted=False)
+        self.refused(self.offer(late, said), "late")
+        self.assertEqual(self.get(f"/v1/jobs/{service.TENANT}/{service.JOB}/rounds/2")["refusals"], {"late": 1})
+        self.world.start_devices()
+        self.assertEqual(self.world.wait(), "ended", self.world.tail())
+        self.refused(self.offer(late, said), "late")
+        late.one_round()
+        self.assertEqual(late.end.model_digest.hex(), calm)  # it is told how the job ended
+        self.assertEqual(self.get("/v1/refusals")["jobs"][0]["refusals"], {"late": 2})
+        self.assertEqual([late.receipts, *[device.wrong for device in [late, *self.world.devices]]], [{}, [], [], []])
+        self.assertEqual(self.world.digest(), calm)
+
+    def open_number(self, device):
+        reply, _ = device.ask("round", last_round=0)
+        return wire_device.read_round(reply.round.statement)["round"] if reply.WhichOneof("body") == "round" else 0
+
+    def until(self, condition, seconds=20):
+        halt = threading.Event()
+        for _ in range(int(seconds / 0.02)):
+            if condition():
+                return
+            halt.wait(0.02)
+        self.fail(self.world.tail())
+
+    def test_certificates_of_a_wrong_role(self):
+        device = self.begin()
+        for count, (role, name) in enumerate((("operator", "olga"), ("auditor", "axel"))):
+            self.issue(role, name)
+            stranger = self.device(name, role)
+            for body, fields in (("hello", {"protocol": 1}), ("round", {}), ("model", {"digest": bytes(32)})):
+                reply = stranger.ask(body, **fields)
+                self.refused(reply, "wrong_role", counted=False)
+                self.assertIn("role", reply[0].refusal.detail)
+            stranger.client = "d00"  # nor in a device's name
+            self.refused(stranger.ask("hello", protocol=1), "wrong_role", counted=False)
+            self.assertEqual(self.of_no_job()["wrong_role"], 4 * (count + 1))
+        self.open_round(device)
+        self.end_well()
+
+    def test_two_devices_with_one_certificate_upload_at_once(self):
+        """Both in mid-upload, chunk by chunk in turn, with one payload and then with two: one counts, and both know which."""
+        one, other = self.begin(), self.device("d00")
+        opened, payload = self.open_round(one), wire_device.payload_of(1, "d00", service.VALUES)
+        said = self.statement(opened, one, payload)
+        for device in (one, other):
+            self.assertEqual(self.offer(device, said)[0].upload.next_offset, 0)
+        self.assertEqual(self.chunk(one, payload, 0, payload[:CHUNK])[0].upload.next_offset, CHUNK)
+        self.assertEqual(self.chunk(other, payload, CHUNK, payload[CHUNK:2 * CHUNK])[0].upload.next_offset, 2 * CHUNK)
+        together = threading.Barrier(2)
+
+        def go_on(device):
+            together.wait()
+            device.send(1, said, payload)
+
+        threads = [threading.Thread(target=go_on, args=(device,)) for device in (one, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        self.assertEqual(one.wrong + other.wrong, [])
+        self.assertEqual(one.receipts, other.receipts)
+        self.assertEqual(sorted(one.receipts), [1])
+        self.world.devices[0].receipts = one.receipts
+        self.end_well()
+
+    def test_two_devices_with_one_certificate_upload_different_things_at_once(self):
+        payloads = {name: wire_device.payload_of(1, name, service.VALUES) for name in ("d00", "a twin")}
+        calm = {name: self.run_calmly(payloads={"d00": payload}) for name, payload in payloads.items()}
+        self.assertEqual(calm["d00"], self.calm)
+        self.assertNotEqual(calm["a twin"], self.calm)
+        devices = {"d00": self.begin(), "a twin": self.device("d00")}
+        opened = self.open_round(devices["d00"])
+        together, answers, halt = threading.Barrier(2), {}, threading.Event()
+
+        def upload(name):
+            """As a device does: a refused chunk is offered again, a Wait is waited for."""
+            device, payload = devices[name], payloads[name]
+            said = self.statement(opened, device, payload)
+            together.wait()
+            reply = self.offer(device, said)[0]
+            for _ in range(5000):
+                kind = reply.WhichOneof("body")
+                if kind == "upload":
+                    at = reply.upload.next_offset
+                    reply = self.chunk(device, payload, at, payload[at:at + CHUNK])[0]
+                elif kind == "wait" or reply.refusal.reason == "not_found":
+                    halt.wait(0.01)
+                    reply = self.offer(device, said)[0]
+                else:
+                    break
+            answers[name] = reply
+
+        threads = [threading.Thread(target=upload, args=(name,)) for name in devices]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        winner, = [name for name, reply in answers.items() if reply.WhichOneof("body") == "receipt"]
+        loser, = set(answers) - {winner}
+        self.assertEqual(answers[loser].refusal.reason, "conflict", answers)
+        self.assertEqual(answers[loser].refusal.receipt.statement, answers[winner].receipt.statement)
+        counts = wire_device.read_receipt(answers[winner].receipt.statement)
+        self.assertEqual(counts["payload_digest"], hashlib.sha256(payloads[winner]).digest())
+        self.world.devices[0].receipts = {1: (answers[winner].receipt.statement, counts["payload_digest"])}
+        told = self.get("/v1/refusals")["jobs"][0]["refusals"]
+        self.assertEqual(told.get("conflict"), 1)
+        self.counts.update(told)  # over_quota too, as often as they drove each other out
+        self.assertLessEqual(set(told), {"conflict", "over_quota"})
+        self.end_well(calm[winner])
 
 
 if __name__ == "__main__":

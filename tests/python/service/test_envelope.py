@@ -20,6 +20,7 @@ import mqtt5  # noqa: E402
 import wire_device  # noqa: E402
 
 P256, X25519 = 0x0010, 0x0020
+WRONG_ROLE = 112  # common/status.h
 UP, DOWN = "sheaf/1/up/", "sheaf/1/down/"
 
 
@@ -157,18 +158,19 @@ class Envelope(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.pb = wire_device.load_schema(fleet.SOURCE, folder.name)
 
-    def session(self):
-        path = os.path.join(self.job.pki, "device-" + self.client)
+    def session(self, client="", role="device"):
+        client = client or self.client
+        path = os.path.join(self.job.pki, f"{role}-{client}")
         inbox = queue.Queue()
         mqtt = mqtt5.Client(self.job.broker.port, os.path.join(self.job.pki, "ca.pem"), path,
                             on_message=lambda message: inbox.put(message.payload))
         self.addCleanup(mqtt.close)
-        mqtt.subscribe(DOWN + self.client)
+        mqtt.subscribe(DOWN + client)
         with open(path + ".pem", "rb") as file:
             certificate = x509.load_pem_x509_certificate(file.read()).public_bytes(serialization.Encoding.DER)
         with open(path + ".key", "rb") as file:
             key = serialization.load_pem_private_key(file.read(), None)
-        return Session(mqtt, inbox, self.client, certificate, key)
+        return Session(mqtt, inbox, client, certificate, key)
 
     def ask(self, session, body, **fields):
         message = self.pb.Request(tenant=fleet.TENANT, job=fleet.JOB, client=self.client)
@@ -185,9 +187,23 @@ class Envelope(unittest.TestCase):
         reply.ParseFromString(answer[8:8 + struct.unpack_from("<I", answer, 4)[0]])
         return reply
 
-    def test_a_device_in_python_is_believed_and_believes(self):
+    def ca(self):
         with open(os.path.join(self.job.pki, "ca.pem"), "rb") as file:
-            ca = x509.load_pem_x509_certificate(file.read())
+            return x509.load_pem_x509_certificate(file.read())
+
+    def test_certificates_of_a_wrong_role_open_no_session(self):
+        for role, name in (("operator", "olga"), ("auditor", "axel")):
+            fleet.sheaf("pki", "issue", "--dir", self.job.pki, "--role", role, "--name", name, "--tenant", fleet.TENANT)
+            with self.assertRaisesRegex(AssertionError, f"^rejected: {WRONG_ROLE}$"):
+                self.session(name, role).open(P256, self.ca())
+        self.job.wait_for(lambda: self.job.log().count("reason=wrong_role") == 2)
+        session = self.session()
+        session.open(P256, self.ca())
+        welcome = self.ask(session, "hello", protocol=1, encodings=["f32"], frame_bytes_max=1 << 20)
+        self.assertEqual(welcome.welcome.protocol, 1)
+
+    def test_a_device_in_python_is_believed_and_believes(self):
+        ca = self.ca()
         for kem in (P256, X25519):
             with self.subTest(kem=kem):
                 session = self.session()

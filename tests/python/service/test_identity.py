@@ -1,7 +1,9 @@
 """Certificates that change under a running job, with real programs over NNG: a revoked device is sent away within seconds
 and told why; the aggregator's and a device's keys rotate in the middle of a round, which ends with the model of a calm run."""
+import datetime
 import glob
 import os
+import re
 import signal
 import sys
 import time
@@ -116,7 +118,11 @@ class Identity(unittest.TestCase):
             one.start_device(one.names[1], env=env)
             one.wait_for(lambda words=what: words in one.device_log(one.names[1]), 20)
             line = next(line for line in one.device_log(one.names[1]).splitlines() if what in line)
-            self.assertIn("clock", line)
+            said = re.search(r"the clock here says (\S+Z)", line)
+            self.assertIsNotNone(said, line)
+            saw = datetime.datetime.strptime(said[1], "%Y-%m-%dT%H:%M:%SZ")  # the device's clock, not ours
+            meant = datetime.datetime.utcnow() + datetime.timedelta(days=int(shift[:-1]))
+            self.assertLess(abs((saw - meant).total_seconds()), 120, line)
             one.devices[one.names[1]].kill()
             one.devices[one.names[1]].wait()
         one.start_device(one.names[1])
