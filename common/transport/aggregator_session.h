@@ -35,7 +35,7 @@ typedef struct {
 } sheaf_aggregator_session;
 
 /* Takes OPEN on the topic of `device` and writes CHALLENGE (out->capacity >= SHEAF_ENVELOPE_HANDSHAKE_BYTES_MAX). A
- * repeated OPEN may get another challenge; each of them is good for one SESSION. Costs a key pair and a signature. */
+ * challenge is good for one SESSION. Costs a key pair and a signature. */
 SHEAF_MUST_USE sheaf_status sheaf_session_challenge_make(const sheaf_session_party *own, const char *device,
                                                          sheaf_span message, sheaf_session_challenge *challenge,
                                                          sheaf_buffer *out, sheaf_problem *problem);

@@ -22,13 +22,11 @@ typedef enum {
     SHEAF_DEVICE_SESSION_READY
 } sheaf_device_session_state;
 
-#define SHEAF_DEVICE_SESSION_OPEN_MAX (SHEAF_ENVELOPE_HEAD_BYTES + 1u + 2u * SHEAF_SESSION_KEMS_MAX)
-
 /* Look, do not touch. */
 typedef struct {
     sheaf_device_session_state state;
     uint8_t id[SHEAF_SESSION_ID_BYTES];
-    uint8_t opening[SHEAF_DEVICE_SESSION_OPEN_MAX]; /* OPEN as it was sent */
+    uint8_t opening[SHEAF_ENVELOPE_OPEN_BYTES_MAX]; /* OPEN as it was sent */
     size_t opening_size;
     uint8_t transcript[SHEAF_DIGEST_BYTES]; /* T2, from PROVING on */
     sheaf_aead up, down;                    /* from PROVING on */
@@ -37,7 +35,7 @@ typedef struct {
     sheaf_certificate *aggregator; /* verified; from PROVING on */
 } sheaf_device_session;
 
-/* Forgets what was and writes OPEN, of at most SHEAF_DEVICE_SESSION_OPEN_MAX bytes, with a fresh id. `kems` in order of
+/* Forgets what was and writes OPEN, of at most SHEAF_ENVELOPE_OPEN_BYTES_MAX bytes, with a fresh id. `kems` in order of
  * preference; count 0: P-256, then X25519. */
 SHEAF_MUST_USE sheaf_status sheaf_device_session_open(sheaf_device_session *session, const sheaf_kem *kems,
                                                       size_t count, sheaf_buffer *out);

@@ -165,7 +165,7 @@ static void say(sheaf_link *link, uint8_t *message, size_t size, uint64_t now) {
 }
 
 static void open_session(sheaf_link *link, uint64_t now) {
-    sheaf_buffer out = {malloc(SHEAF_DEVICE_SESSION_OPEN_MAX), 0, SHEAF_DEVICE_SESSION_OPEN_MAX};
+    sheaf_buffer out = {malloc(SHEAF_ENVELOPE_OPEN_BYTES_MAX), 0, SHEAF_ENVELOPE_OPEN_BYTES_MAX};
     if (out.data == NULL) return; /* in the next turn perhaps */
     sheaf_status status = sheaf_device_session_open(&link->session, NULL, 0, &out);
     if (status != SHEAF_OK) {

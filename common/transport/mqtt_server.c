@@ -203,26 +203,62 @@ void sheaf_mqtt_reply(sheaf_exchange *exchange, sheaf_span frame) {
 
 /* --- messages of devices ------------------------------------------------------------------------------------------ */
 
+/* A repeat of what has an answer costs no key pair and no signature; with the session there, not even that answer. */
+static int open_again(sheaf_server *server, const char *device, const sheaf_envelope_head *head, sheaf_span message,
+                      uint64_t now) {
+    uint8_t *again = NULL;
+    size_t size = 0;
+    pthread_mutex_lock(&server->lock);
+    int known = sheaf_mqtt_sessions_find(&server->sessions, device, head->id) != NULL;
+    const sheaf_mqtt_challenge *before = sheaf_mqtt_challenges_find(&server->sessions, device, message, now);
+    if (!known && before != NULL && (again = malloc(before->said_size)) != NULL) {
+        size = before->said_size;
+        memcpy(again, before->said, size);
+    }
+    pthread_mutex_unlock(&server->lock);
+    if (again != NULL) post(server, device, again, size);
+    return known || before != NULL;
+}
+
+/* What came of OPEN: *said is a copy of the CHALLENGE, which `challenge` keeps. */
+static sheaf_status make_challenge(sheaf_server *server, const char *device, sheaf_span message,
+                                   sheaf_mqtt_challenge *challenge, uint8_t **said, sheaf_problem *problem) {
+    uint8_t space[SHEAF_ENVELOPE_HANDSHAKE_BYTES_MAX];
+    sheaf_buffer out = {space, 0, sizeof space};
+    sheaf_session_party own;
+    sheaf_mqtt_party_take(&server->party, &own);
+    sheaf_status status = sheaf_session_challenge_make(&own, device, message, &challenge->made, &out, problem);
+    if (status != SHEAF_OK) return status;
+    challenge->said = malloc(out.size);
+    *said = malloc(out.size);
+    if (challenge->said == NULL || *said == NULL) return SHEAF_E_MEMORY;
+    memcpy(challenge->said, space, out.size);
+    memcpy(*said, space, out.size);
+    challenge->said_size = out.size;
+    memcpy(challenge->open, message.data, message.size); /* as long as it may be: it was read */
+    challenge->open_size = message.size;
+    return SHEAF_OK;
+}
+
 static void take_open(sheaf_server *server, const char *device, const sheaf_envelope_head *head, sheaf_span message,
                       uint64_t now) {
-    sheaf_session_party own;
     sheaf_problem problem = {SHEAF_OK, ""};
+    uint8_t *said = NULL;
+    if (open_again(server, device, head, message, now)) return;
     sheaf_mqtt_challenge *challenge = calloc(1, sizeof *challenge);
-    sheaf_buffer out = {malloc(SHEAF_ENVELOPE_HANDSHAKE_BYTES_MAX), 0, SHEAF_ENVELOPE_HANDSHAKE_BYTES_MAX};
-    sheaf_status status = SHEAF_E_MEMORY;
-    sheaf_mqtt_party_take(&server->party, &own);
-    if (challenge != NULL && out.data != NULL)
-        status = sheaf_session_challenge_make(&own, device, message, &challenge->made, &out, &problem);
+    sheaf_status status =
+        challenge != NULL ? make_challenge(server, device, message, challenge, &said, &problem) : SHEAF_E_MEMORY;
     if (status == SHEAF_OK) {
+        size_t size = challenge->said_size;
         challenge->until_ms = now + server->handshake_ms;
         pthread_mutex_lock(&server->lock);
         sheaf_mqtt_challenges_add(&server->sessions, challenge, now);
         pthread_mutex_unlock(&server->lock);
-        post(server, device, out.data, out.size);
+        post(server, device, said, size);
         return;
     }
-    free(challenge);
-    free(out.data);
+    free(said);
+    sheaf_mqtt_challenge_free(challenge);
     post_reject(server, device, head->id, status);
     report(server, device, status, problem.text[0] != '\0' ? problem.text : sheaf_status_text(status));
 }

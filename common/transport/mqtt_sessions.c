@@ -86,15 +86,26 @@ void sheaf_mqtt_session_unref(sheaf_mqtt_session *session) {
 
 /* --- handshakes --------------------------------------------------------------------------------------------------- */
 
-static void free_challenge(sheaf_mqtt_challenge *challenge) {
+void sheaf_mqtt_challenge_free(sheaf_mqtt_challenge *challenge) {
+    if (challenge == NULL) return;
     sheaf_session_challenge_drop(&challenge->made);
+    free(challenge->said);
     free(challenge);
 }
 
 static void take_out(sheaf_mqtt_challenge **at) {
     sheaf_mqtt_challenge *challenge = *at;
     *at = challenge->next;
-    free_challenge(challenge);
+    sheaf_mqtt_challenge_free(challenge);
+}
+
+const sheaf_mqtt_challenge *sheaf_mqtt_challenges_find(const sheaf_mqtt_sessions *all, const char *device,
+                                                       sheaf_span open, uint64_t now_ms) {
+    const sheaf_mqtt_challenge *found = all->challenges;
+    while (found != NULL && (now_ms >= found->until_ms || found->open_size != open.size ||
+                             memcmp(found->open, open.data, open.size) != 0 || strcmp(found->made.device, device) != 0))
+        found = found->next;
+    return found;
 }
 
 void sheaf_mqtt_challenges_add(sheaf_mqtt_sessions *all, sheaf_mqtt_challenge *challenge, uint64_t now_ms) {

@@ -40,6 +40,10 @@ typedef struct sheaf_mqtt_challenge sheaf_mqtt_challenge;
 struct sheaf_mqtt_challenge {
     sheaf_mqtt_challenge *next; /* older */
     uint64_t until_ms;
+    uint8_t open[SHEAF_ENVELOPE_OPEN_BYTES_MAX]; /* OPEN, and the CHALLENGE that it got: a repeat gets the same again */
+    size_t open_size;
+    uint8_t *said;
+    size_t said_size;
     sheaf_session_challenge made;
 };
 
@@ -63,9 +67,16 @@ sheaf_mqtt_session *sheaf_mqtt_sessions_surplus(const sheaf_mqtt_sessions *all, 
 void sheaf_mqtt_sessions_remove(sheaf_mqtt_sessions *all, sheaf_mqtt_session *session);
 void sheaf_mqtt_session_unref(sheaf_mqtt_session *session);
 
+/* The one that this very OPEN got already, or NULL. Crowds repeat theirs while they stand in the queue: a challenge for
+ * each would make the queue longer, and push out those that are being answered. */
+const sheaf_mqtt_challenge *sheaf_mqtt_challenges_find(const sheaf_mqtt_sessions *all, const char *device,
+                                                       sheaf_span open, uint64_t now_ms);
+/* Takes the challenge over, with its `said` (of malloc). */
 void sheaf_mqtt_challenges_add(sheaf_mqtt_sessions *all, sheaf_mqtt_challenge *challenge, uint64_t now_ms);
 /* Tries `message` on each challenge of this device and session, until one fits; as sheaf_aggregator_session_admit. */
 sheaf_status sheaf_mqtt_challenges_admit(sheaf_mqtt_sessions *all, const char *device, const uint8_t id[16],
                                          const sheaf_session_party *own, sheaf_span message,
                                          sheaf_aggregator_session *session, sheaf_buffer *out, sheaf_problem *problem);
+/* One that is in no table; NULL is fine. */
+void sheaf_mqtt_challenge_free(sheaf_mqtt_challenge *challenge);
 void sheaf_mqtt_challenges_clear(sheaf_mqtt_sessions *all);

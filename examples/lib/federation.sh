@@ -52,15 +52,20 @@ federation_options() {
         esac
         shift || { federation_usage >&2 && exit 2; }
     done
+    federation_transport
+    [[ $SEED =~ ^[0-9]{1,9}$ ]] || die 2 "--seed: '$SEED' is no number of at most nine digits"
+    [ -n "$RUN" ] || RUN=$federation_root/build/runs/$NAME-$SEED
+    case "$RUN" in /*) ;; *) RUN=$PWD/$RUN ;; esac
+}
+
+# How many of the devices go through the broker.
+federation_transport() {
     case "$TRANSPORT" in
         nng) VIA_BROKER=0 ;;
         mqtt) VIA_BROKER=$CLIENTS ;;
         both) VIA_BROKER=$((CLIENTS / 2)) ;;
         *) die 2 "--transport: '$TRANSPORT' is none of nng, mqtt, both" ;;
     esac
-    [[ $SEED =~ ^[0-9]{1,9}$ ]] || die 2 "--seed: '$SEED' is no number of at most nine digits"
-    [ -n "$RUN" ] || RUN=$federation_root/build/runs/$NAME-$SEED
-    case "$RUN" in /*) ;; *) RUN=$PWD/$RUN ;; esac
 }
 
 # An example with options of its own defines federation_usage again, and ends it with federation_usage_common.

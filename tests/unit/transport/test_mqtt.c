@@ -255,6 +255,56 @@ static void a_request_of_an_unknown_session_is_told_so(void **state) {
     broker_kit_free(broker);
 }
 
+/* Of those after `from` that went down and are of `kind`; waits until there are `wanted`. */
+static unsigned count_down(eavesdropper *ear, unsigned from, sheaf_envelope_kind kind, unsigned wanted,
+                           const recorded *found[]) {
+    unsigned count = 0;
+    for (uint64_t until = carrier_now_ms() + PATIENCE_MS; carrier_now_ms() < until && count < wanted;) {
+        carrier_sleep_ms(10);
+        count = 0;
+        pthread_mutex_lock(&ear->lock);
+        for (unsigned i = from; i < ear->count && count < wanted; i++) {
+            sheaf_envelope_head head;
+            sheaf_span message = sheaf_span_of(ear->messages[i].data, ear->messages[i].size);
+            if (ear->messages[i].is_up || sheaf_envelope_read_head(message, &head) != SHEAF_OK) continue;
+            if (head.kind == kind) found[count++] = &ear->messages[i];
+        }
+        pthread_mutex_unlock(&ear->lock);
+    }
+    return count;
+}
+
+static void an_open_that_comes_again_gets_the_same_challenge_again(void **state) {
+    (void)state;
+    enum { TIMES = 10 };
+    static const uint8_t first[24] = {'S', 'h', 'm', SHEAF_ENVELOPE_VERSION, SHEAF_ENVELOPE_OPEN, 1, [21] = 1, 0x20};
+    uint8_t second[sizeof first];
+    const recorded *found[TIMES + 1];
+    sheaf_server_report report;
+    broker_kit *broker = start_broker();
+    carrier_server server;
+    eavesdropper ear;
+    memcpy(second, first, sizeof second);
+    second[5] = 2; /* another session's */
+    listen_in(&ear, broker);
+    start(&server, broker);
+    wait_ready(&server, 1);
+    for (unsigned i = 0; i < TIMES; i++) say(&ear, first, sizeof first);
+    say(&ear, second, sizeof second);
+    assert_int_equal(count_down(&ear, 0, SHEAF_ENVELOPE_CHALLENGE, TIMES + 1, found), TIMES + 1);
+    for (unsigned i = 1; i < TIMES; i++) {
+        assert_int_equal(found[i]->size, found[0]->size);
+        assert_memory_equal(found[i]->data, found[0]->data, found[0]->size);
+    }
+    assert_memory_not_equal(found[TIMES]->data, found[0]->data, found[0]->size < 60 ? found[0]->size : 60);
+    mqtt->look(server.server, &report);
+    assert_int_equal(report.strangers, 2);
+    assert_int_equal(carrier_rejects(&server), 0);
+    carrier_stop(&server);
+    stop_listening(&ear);
+    broker_kit_free(broker);
+}
+
 static void a_broker_that_is_killed_costs_time_only(void **state) {
     (void)state;
     broker_kit *broker = start_broker();
@@ -318,6 +368,7 @@ int main(void) {
         cmocka_unit_test(a_recording_said_again_reaches_no_handler),
         cmocka_unit_test(messages_that_come_again_and_in_disorder_change_nothing),
         cmocka_unit_test(a_request_of_an_unknown_session_is_told_so),
+        cmocka_unit_test(an_open_that_comes_again_gets_the_same_challenge_again),
         cmocka_unit_test(a_broker_that_is_killed_costs_time_only),
         cmocka_unit_test(a_broker_that_stands_still_for_three_seconds_loses_nothing),
         cmocka_unit_test(without_rights_on_its_topic_a_device_fails_and_says_so),
