@@ -24,7 +24,7 @@ COVERED_ROOMS = ("common", "proto", "server", "client")
 FUZZ_SECONDS = int(os.environ.get("SHEAF_FUZZ_SECONDS", "60"))  # a target, in --long
 # Programs whose every path through memory is worth valgrind's slowness; the sanitizers see the others.
 VALGRIND_TESTS = r"^unit\.(common|proto|client|server)\."
-VALGRIND_SKIPPED = r"(bench|power)"
+VALGRIND_SKIPPED = r"(bench|power|\.long$)"
 QUICK_LABELS = "unit|lint|fuzz"
 
 
