@@ -160,6 +160,12 @@ static sheaf_status wait_with_chunks(sheaf_session *s) {
     return sheaf_session_hold_upload(s);
 }
 
+/* Those behind the one that waits are passed over, and it is asked for again; if it was the last, nothing else would tell. */
+static sheaf_status wait_with_parts(sheaf_session *s) {
+    if (s->exchange.in_flight == 0) s->download.cursor = s->offset;
+    return wait_as_told(s);
+}
+
 static sheaf_status take_no_shortcut(sheaf_session *s) {
     sheaf_edge_event event = sheaf_session_event(s, SHEAF_EDGE_DOWNLOADED, s->status);
     sheaf_session_tell(s, &event);
@@ -270,6 +276,7 @@ static const transition transitions[] = {
     {SHEAF_EDGE_CHECKING_MODEL, SHEAF_ON_FAILED, NULL, NULL, SHEAF_EDGE_DOWNLOADING},
     {SHEAF_EDGE_DOWNLOADING, SHEAF_ON_MODEL_PART, NULL, sheaf_session_take_model_part, SHEAF_EDGE_LOADING},
     {SHEAF_EDGE_DOWNLOADING, SHEAF_ON_CAST, NULL, sheaf_session_take_cast, SAME},
+    {SHEAF_EDGE_DOWNLOADING, SHEAF_ON_BUSY, NULL, wait_with_parts, SAME},
     {SHEAF_EDGE_DOWNLOADING, SHEAF_ON_DONE, NULL, NULL, SHEAF_EDGE_LOADING},
     {SHEAF_EDGE_DOWNLOADING, SHEAF_ON_FAILED, shortcut_failed, take_no_shortcut, SHEAF_EDGE_DOWNLOADING},
 

@@ -96,6 +96,37 @@ static void a_window_waits_as_it_is_told(void **state) {
     assert_int_equal(world.of_kind[SHEAF_EDGE_LINK_LOST], 0);
 }
 
+static unsigned busy_query;
+static int busy_for_one_part(edge_world *w, const sheaf_v1_Request *request, sheaf_v1_Reply *reply, sheaf_span *out) {
+    if (request->which_body != sheaf_v1_Request_model_tag || w->hook_count++ != busy_query) return 1;
+    memset(reply, 0, sizeof *reply);
+    reply->which_body = sheaf_v1_Reply_wait_tag;
+    reply->body.wait.status = SHEAF_E_QUOTA;
+    reply->body.wait.retry_ms = 700;
+    *out = sheaf_span_of(NULL, 0);
+    return 1;
+}
+
+/* Also for the last one, after which no other part would tell that it is missing. */
+static void a_part_that_must_wait_is_asked_for_again(void **state) {
+    (void)state;
+    unsigned parts = (unsigned)((world.server.model_bytes + CHUNK - 1) / CHUNK);
+    for (busy_query = 0; busy_query < parts; busy_query++) {
+        for (uint32_t window = 1; window <= 4; window += 3) {
+            edge_world_close(&world);
+            edge_world_open(&world, 1);
+            world.server.chunk_bytes = CHUNK;
+            edge_world_give_room(&world);
+            set_window(window);
+            world.hook = busy_for_one_part;
+            assert_counted_once();
+            assert_true(world.now_ms >= 700);
+            assert_int_equal(world.of_kind[SHEAF_EDGE_LINK_LOST], 0);
+            assert_true(world.server.requests[sheaf_v1_Request_model_tag] > parts);
+        }
+    }
+}
+
 /* ---- casts ---- */
 
 static void a_cast_brings_the_whole_model(void **state) {
@@ -218,6 +249,7 @@ int main(void) {
         TEST(only_the_chunk_that_was_lost_travels_again),
         TEST(a_lost_chunk_is_noticed_before_the_long_silence),
         TEST(a_window_waits_as_it_is_told),
+        TEST(a_part_that_must_wait_is_asked_for_again),
         TEST(a_cast_brings_the_whole_model),
         TEST(what_a_cast_loses_is_asked_for),
         TEST(a_silent_cast_is_left),
