@@ -21,6 +21,7 @@ typedef struct {
 struct sheaf_quota {
     sheaf_quota_limits limits;
     pthread_mutex_t lock;
+    uint64_t waits[SHEAF_QUOTA_KINDS];
     account accounts[SETS * WAYS];
 };
 
@@ -72,15 +73,21 @@ static uint32_t ms_until(double lacking, double per_s) {
     return ms < 1 ? 1 : ms > RETRY_MAX_MS ? (uint32_t)RETRY_MAX_MS : (uint32_t)ms;
 }
 
-/* 0, or after how many ms it would do. */
-static uint32_t wait_of(const sheaf_quota_limits *limits, const account *a, uint64_t bytes) {
-    uint32_t longest = 0, ms = 0;
-    if (limits->requests_per_s > 0 && a->requests < 1) longest = ms_until(1 - a->requests, limits->requests_per_s);
-    if (limits->bytes_per_s > 0 && a->bytes <= 0) ms = ms_until(1 - a->bytes, (double)limits->bytes_per_s);
-    if (ms > longest) longest = ms;
-    int full = limits->in_flight_bytes > 0 && a->in_flight > 0 &&
-               (a->in_flight > limits->in_flight_bytes || bytes > limits->in_flight_bytes - a->in_flight);
-    return full && longest < IN_FLIGHT_MS ? IN_FLIGHT_MS : longest;
+/* 0, or after how many ms it would do, and what for. */
+static uint32_t wait_of(const sheaf_quota_limits *limits, const account *a, uint64_t bytes, sheaf_quota_kind *kind) {
+    uint32_t ms[SHEAF_QUOTA_KINDS] = {0};
+    if (limits->requests_per_s > 0 && a->requests < 1)
+        ms[SHEAF_QUOTA_REQUESTS] = ms_until(1 - a->requests, limits->requests_per_s);
+    if (limits->bytes_per_s > 0 && a->bytes <= 0)
+        ms[SHEAF_QUOTA_BYTES] = ms_until(1 - a->bytes, (double)limits->bytes_per_s);
+    if (limits->in_flight_bytes > 0 && a->in_flight > 0 &&
+        (a->in_flight > limits->in_flight_bytes || bytes > limits->in_flight_bytes - a->in_flight))
+        ms[SHEAF_QUOTA_IN_FLIGHT] = IN_FLIGHT_MS;
+    *kind = SHEAF_QUOTA_REQUESTS;
+    for (int i = 0; i < SHEAF_QUOTA_KINDS; i++) {
+        if (ms[i] > ms[*kind]) *kind = (sheaf_quota_kind)i;
+    }
+    return ms[*kind];
 }
 
 static sheaf_status charge(sheaf_quota *quota, account *a, uint64_t bytes, uint64_t now_ns, uint32_t *retry_ms) {
@@ -88,8 +95,12 @@ static sheaf_status charge(sheaf_quota *quota, account *a, uint64_t bytes, uint6
     a->requests = filled(a->requests, quota->limits.requests_per_s, seconds);
     a->bytes = filled(a->bytes, (double)quota->limits.bytes_per_s, seconds);
     if (now_ns > a->seen_ns) a->seen_ns = now_ns;
-    *retry_ms = wait_of(&quota->limits, a, bytes);
-    if (*retry_ms > 0) return SHEAF_E_QUOTA;
+    sheaf_quota_kind kind;
+    *retry_ms = wait_of(&quota->limits, a, bytes, &kind);
+    if (*retry_ms > 0) {
+        quota->waits[kind]++;
+        return SHEAF_E_QUOTA;
+    }
     a->requests -= 1;
     a->bytes -= (double)bytes;
     a->in_flight += bytes;
@@ -109,6 +120,12 @@ sheaf_status sheaf_quota_charge(sheaf_quota *quota, const char *tenant, const ch
     }
     pthread_mutex_unlock(&quota->lock);
     return status;
+}
+
+void sheaf_quota_waits(sheaf_quota *quota, uint64_t out[SHEAF_QUOTA_KINDS]) {
+    pthread_mutex_lock(&quota->lock);
+    for (int i = 0; i < SHEAF_QUOTA_KINDS; i++) out[i] = quota->waits[i];
+    pthread_mutex_unlock(&quota->lock);
 }
 
 void sheaf_quota_give_back(sheaf_quota_charged *charged) {

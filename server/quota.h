@@ -23,6 +23,8 @@ typedef struct {
     uint64_t in_flight_bytes; /* of requests that have no reply yet; one alone is always let in; 0: any number */
 } sheaf_quota_limits;
 
+typedef enum { SHEAF_QUOTA_REQUESTS, SHEAF_QUOTA_BYTES, SHEAF_QUOTA_IN_FLIGHT, SHEAF_QUOTA_KINDS } sheaf_quota_kind;
+
 /* What was charged, to be given back with the reply. */
 typedef struct {
     sheaf_quota *quota; /* NULL: nothing */
@@ -37,5 +39,7 @@ void sheaf_quota_free(sheaf_quota *quota); /* NULL is fine */
 SHEAF_MUST_USE sheaf_status sheaf_quota_charge(sheaf_quota *quota, const char *tenant, const char *client,
                                                uint64_t bytes, uint64_t now_ns, sheaf_quota_charged *out,
                                                uint32_t *retry_ms);
+/* How often each kind made a device wait; where several did, the one that takes longest. */
+void sheaf_quota_waits(sheaf_quota *quota, uint64_t out[SHEAF_QUOTA_KINDS]);
 /* Its reply is given. Safe on a zeroed one, and twice. */
 void sheaf_quota_give_back(sheaf_quota_charged *charged);

@@ -109,6 +109,7 @@ static sheaf_status open_operator(sheaf_service *service, sheaf_problem *problem
                                             .job_count = service->job_count,
                                             .refusals = &service->refusals,
                                             .clients = service->clients,
+                                            .quota = service->quota,
                                             .ends = &service->ends,
                                             .trust = service->guard.trust,
                                             .credentials = service->guard.credentials,

@@ -28,32 +28,25 @@ static void plain(const page *to, const char *name, const char *type, const char
 
 typedef struct {
     const char *name, *type, *help;
-    double (*value)(const sheaf_job *job, const sheaf_round_view *view);
+    double (*value)(sheaf_job *job, const sheaf_round_view *view);
 } job_figure;
 
-static double up(const sheaf_job *job, const sheaf_round_view *view) { return (void)job, view->ended == SHEAF_AGAIN; }
-static double paused(const sheaf_job *job, const sheaf_round_view *view) { return (void)job, view->paused; }
-static double failing(const sheaf_job *job, const sheaf_round_view *view) {
-    return (void)job, view->failing != SHEAF_OK;
-}
-static double round_number(const sheaf_job *job, const sheaf_round_view *view) {
-    return (void)job, (double)view->round;
-}
-static double attempt(const sheaf_job *job, const sheaf_round_view *view) { return (void)job, view->attempt; }
-static double accepted(const sheaf_job *job, const sheaf_round_view *view) { return (void)job, view->accepted; }
-static double joined(const sheaf_job *job, const sheaf_round_view *view) { return (void)job, view->joined; }
-static double target(const sheaf_job *job, const sheaf_round_view *view) {
+static double up(sheaf_job *job, const sheaf_round_view *view) { return (void)job, view->ended == SHEAF_AGAIN; }
+static double paused(sheaf_job *job, const sheaf_round_view *view) { return (void)job, view->paused; }
+static double failing(sheaf_job *job, const sheaf_round_view *view) { return (void)job, view->failing != SHEAF_OK; }
+static double round_number(sheaf_job *job, const sheaf_round_view *view) { return (void)job, (double)view->round; }
+static double attempt(sheaf_job *job, const sheaf_round_view *view) { return (void)job, view->attempt; }
+static double accepted(sheaf_job *job, const sheaf_round_view *view) { return (void)job, view->accepted; }
+static double joined(sheaf_job *job, const sheaf_round_view *view) { return (void)job, view->joined; }
+static double target(sheaf_job *job, const sheaf_round_view *view) {
     return (void)view, sheaf_job_config_of(job)->cohort.target;
 }
-static double updates(const sheaf_job *job, const sheaf_round_view *view) {
-    return (void)job, (double)view->accepted_total;
-}
-static double bytes(const sheaf_job *job, const sheaf_round_view *view) { return (void)job, (double)view->bytes_total; }
-static double released(const sheaf_job *job, const sheaf_round_view *view) {
-    return (void)job, (double)view->released_total;
-}
-static double failed(const sheaf_job *job, const sheaf_round_view *view) {
-    return (void)job, (double)view->failed_total;
+static double updates(sheaf_job *job, const sheaf_round_view *view) { return (void)job, (double)view->accepted_total; }
+static double bytes(sheaf_job *job, const sheaf_round_view *view) { return (void)job, (double)view->bytes_total; }
+static double released(sheaf_job *job, const sheaf_round_view *view) { return (void)job, (double)view->released_total; }
+static double failed(sheaf_job *job, const sheaf_round_view *view) { return (void)job, (double)view->failed_total; }
+static double cast(sheaf_job *job, const sheaf_round_view *view) {
+    return (void)view, (double)sheaf_job_cast_bytes(job);
 }
 
 static const job_figure job_figures[] = {
@@ -69,6 +62,8 @@ static const job_figure job_figures[] = {
     {"sheaf_update_bytes_total", "counter", "Bytes of accepted updates since the service started.", bytes},
     {"sheaf_rounds_released_total", "counter", "Rounds released since the service started.", released},
     {"sheaf_rounds_failed_total", "counter", "Attempts of rounds that failed since the service started.", failed},
+    {"sheaf_cast_bytes_total", "counter", "Bytes of models sent once for many devices since the service started.",
+     cast},
 };
 
 static void job_lines(const page *to, const job_figure *figure) {
@@ -159,6 +154,30 @@ static void all_refusals(const page *to) {
     if (to->call->tenant == NULL) refusal_lines(to, options->refusals, "", "");
 }
 
+/* --- quotas ------------------------------------------------------------------------------------------------------- */
+
+static void one_wait(const page *to, const char *tenant, const char *job, const char *quota, uint64_t count) {
+    (void)evbuffer_add_printf(to->out, "sheaf_quota_waits_total{tenant=\"%s\",job=\"%s\",quota=\"%s\"} %" PRIu64 "\n",
+                              tenant, job, quota, count);
+}
+
+/* Three are of a device whatever it asks for; the one that a job has is that of payloads in a round. */
+static void quota_lines(const page *to) {
+    static const char *const names[SHEAF_QUOTA_KINDS] = {"requests", "bytes", "in_flight"};
+    const sheaf_operator_options *options = &to->call->operator->options;
+    head(to, "sheaf_quota_waits_total", "counter", "Requests of devices over a quota, which were told to come later.");
+    for (size_t i = 0; i < options->job_count; i++) {
+        const sheafd_job_config *config = sheaf_job_config_of(options->jobs[i]);
+        const sheaf_refusals *refusals = sheaf_job_refusals(options->jobs[i]);
+        if (sheaf_call_may_see(to->call, config->tenant))
+            one_wait(to, config->tenant, config->name, "uploads",
+                     atomic_load(&refusals->since_start[SHEAF_E_QUOTA - SHEAF_REFUSAL_FIRST]));
+    }
+    uint64_t waits[SHEAF_QUOTA_KINDS];
+    sheaf_quota_waits(options->quota, waits);
+    for (int i = 0; i < SHEAF_QUOTA_KINDS && to->call->tenant == NULL; i++) one_wait(to, "", "", names[i], waits[i]);
+}
+
 /* --- of the process ----------------------------------------------------------------------------------------------- */
 
 static double resident_bytes(void) {
@@ -206,6 +225,7 @@ void sheaf_get_metrics(sheaf_call *call) {
     carrier_lines(&to);
     trust_lines(&to);
     all_refusals(&to);
+    quota_lines(&to);
     size_t size = evbuffer_get_length(to.out);
     const sheaf_http_reply reply = {.code = 200,
                                     .type = "text/plain; version=0.0.4; charset=utf-8",

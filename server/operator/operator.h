@@ -10,6 +10,7 @@
 #include "server/clients.h"
 #include "server/ends.h"
 #include "server/job.h"
+#include "server/quota.h"
 
 #define SHEAF_OPERATOR_SOCKET      "operator.sock"    /* in the state folder */
 #define SHEAF_OPERATOR_ADDRESS     "operator.address" /* the https url with the port that was chosen */
@@ -23,6 +24,7 @@ typedef struct {
     size_t job_count;
     sheaf_refusals *refusals; /* of what never reached a job */
     sheaf_clients *clients;
+    sheaf_quota *quota;
     const sheaf_ends *ends;
     struct sheaf_trust *trust;
     struct sheaf_credentials *credentials;

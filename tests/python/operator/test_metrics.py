@@ -9,6 +9,11 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(__file__))
 from operator_kit import Service, fleet  # noqa: E402
+sys.path.insert(0, os.path.join(os.environ["SHEAF_SOURCE"], "tests", "fault"))
+from cryptography.hazmat.primitives import hashes  # noqa: E402
+from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402
+import mqtt5  # noqa: E402
+import wire_device  # noqa: E402
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 SAMPLE = re.compile(rf"({NAME})(?:\{{(.*)\}})? (\S+)$")
@@ -53,10 +58,15 @@ def parse(text):
     return families
 
 
-class Metrics(unittest.TestCase):
-    def setUp(self):
-        self.service = Service(devices=3, rounds=2)
+class Asking(unittest.TestCase):
+    def serve(self, limits="", **options):
+        self.service = Service(**options)
         self.addCleanup(self.service.close)
+        if limits:
+            with open(self.service.config, encoding="utf-8") as file:
+                text = file.read()
+            with open(self.service.config, "w", encoding="utf-8") as file:
+                file.write(text.replace("limits: {", f"limits: {{{limits}, "))
         self.service.start_server()
 
     def metrics(self):
@@ -66,6 +76,11 @@ class Metrics(unittest.TestCase):
 
     def value(self, families, name, **labels):
         return families[name][1].get(tuple(sorted(labels.items())))
+
+
+class Metrics(Asking):
+    def setUp(self):
+        self.serve(devices=3, rounds=2)
 
     def test_the_parser_knows_bad_from_good(self):
         good = "# HELP a b\n# TYPE a gauge\na 1\n"
@@ -126,6 +141,60 @@ class Metrics(unittest.TestCase):
         hold.execute("ROLLBACK")
         hold.close()
         self.assertEqual(self.service.get("/readyz")["status"], "ready")
+
+
+class Quotas(Asking):
+    def waits(self):
+        return {dict(key)["quota"]: value for key, value in self.metrics()["sheaf_quota_waits_total"][1].items()}
+
+    def test_who_waits_for_a_rate_is_counted_as_often_as_it_is_told(self):
+        self.serve("client_requests_per_s: 10", devices=1, rounds=1, chunk_bytes=4096)
+        self.assertEqual(self.waits(), {"requests": 0, "bytes": 0, "in_flight": 0, "uploads": 0})
+        self.service.start_device("d00")
+        self.service.wait_for(lambda: self.service.job()["status"] == "finished", 60)
+        told = self.service.log().count("reason=over_quota")
+        self.assertGreater(told, 0)
+        self.assertEqual(self.waits(), {"requests": told, "bytes": 0, "in_flight": 0, "uploads": 0})
+
+    def test_who_begins_more_payloads_than_it_may_is_counted(self):
+        self.serve("client_uploads: 1", devices=2, rounds=1)
+        tensors, _ = fleet.read_safetensors(os.path.join(self.service.folder, "initial.safetensors"))
+        values = sum(len(data) for _, _, data in tensors.values()) // 4
+        schema = wire_device.load_schema(os.environ["SHEAF_SOURCE"], self.service.folder)
+        device = wire_device.Device(schema, ("127.0.0.1", self.service.port), self.service.pki, "d00", fleet.TENANT, fleet.JOB,
+                                    values)
+        self.addCleanup(lambda: device.link is not None and device.link.close())
+        opened = wire_device.read_round(device.ask("round", last_round=0)[0].round.statement)
+        answers = []
+        for number in range(3):
+            said = wire_device.update_statement(opened, "d00", device.certificate,
+                                                wire_device.payload_of(number, "d00", values), 5)
+            reply, _ = device.ask("offer", statement=said, signature=device.key.sign(said, ec.ECDSA(hashes.SHA256())))
+            answers.append(reply.WhichOneof("body"))
+        self.assertEqual(answers, ["upload", "wait", "wait"])
+        self.assertEqual(self.waits(), {"requests": 0, "bytes": 0, "in_flight": 0, "uploads": 2})
+
+
+class Casts(Asking):
+    SEALING = 45  # bytes a message of a cast: 29 of head and sequence, 16 of tag (proto/WIRE.md)
+
+    def test_bytes_cast_are_those_that_the_broker_hears(self):
+        self.serve(devices=3, rounds=2, transport="mqtt", chunk_bytes=4096)
+        self.service.wait_for(lambda: "broker_connected" in self.service.log(), 20)
+        time.sleep(0.3)  # until it has subscribed
+        broker = self.service.broker
+        heard = mqtt5.Client(broker.port, os.path.join(self.service.pki, "ca.pem"), broker.superuser)
+        self.addCleanup(heard.close)
+        heard.subscribe("sheaf/1/cast/#")
+        job = dict(tenant=fleet.TENANT, job=fleet.JOB)
+        cast = lambda: self.metrics()["sheaf_cast_bytes_total"][1][tuple(sorted(job.items()))]  # noqa: E731
+        self.assertEqual(cast(), 0)
+        for name in self.service.names:
+            self.service.start_device(name)
+        self.service.wait_for(lambda: self.service.job()["status"] == "finished", 60)
+        model = os.path.getsize(os.path.join(self.service.folder, "initial.safetensors"))
+        self.service.wait_for(lambda: cast() == sum(len(m.payload) - self.SEALING for m in list(heard.messages)), 20)
+        self.assertGreater(cast(), 0.9 * model)
 
 
 if __name__ == "__main__":

@@ -87,11 +87,40 @@ static void any_number_of_devices_fits_and_the_busy_are_remembered(void **state)
     sheaf_quota_free(quota);
 }
 
+static void assert_waits(sheaf_quota *quota, uint64_t requests, uint64_t bytes, uint64_t in_flight) {
+    uint64_t waits[SHEAF_QUOTA_KINDS];
+    sheaf_quota_waits(quota, waits);
+    assert_int_equal(waits[SHEAF_QUOTA_REQUESTS], requests);
+    assert_int_equal(waits[SHEAF_QUOTA_BYTES], bytes);
+    assert_int_equal(waits[SHEAF_QUOTA_IN_FLIGHT], in_flight);
+}
+
+static void waits_are_counted_under_what_they_are_for(void **state) {
+    (void)state;
+    uint32_t retry_ms = 0;
+    sheaf_quota_charged open;
+    sheaf_quota *quota = make(1, 1000, 100);
+    assert_waits(quota, 0, 0, 0);
+    assert_int_equal(sheaf_quota_charge(quota, "acme", "a", 90, second, &open, &retry_ms), SHEAF_OK);
+    assert_int_equal(ask(quota, "a", 20, second, &retry_ms), SHEAF_E_QUOTA); /* 110 at a time */
+    assert_waits(quota, 0, 0, 1);
+    assert_int_equal(ask(quota, "a", 10, second, &retry_ms), SHEAF_OK); /* the second request of two */
+    assert_int_equal(ask(quota, "a", 20, second, &retry_ms),
+                     SHEAF_E_QUOTA); /* a second to the next, longer than 50 ms */
+    assert_waits(quota, 1, 0, 1);
+    sheaf_quota_give_back(&open);
+    assert_int_equal(ask(quota, "b", 5000, second, &retry_ms), SHEAF_OK); /* 3,000 bytes owed, a request left */
+    assert_int_equal(ask(quota, "b", 1, second, &retry_ms), SHEAF_E_QUOTA);
+    assert_waits(quota, 1, 1, 1);
+    sheaf_quota_free(quota);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_beyond_the_rate_wait_as_long_as_the_bucket_needs),
         cmocka_unit_test(bytes_beyond_the_rate_are_owed),
         cmocka_unit_test(bytes_in_flight_are_bounded_but_one_request_always_goes),
+        cmocka_unit_test(waits_are_counted_under_what_they_are_for),
         cmocka_unit_test(any_number_of_devices_fits_and_the_busy_are_remembered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
