@@ -9,14 +9,16 @@
 #include "server/handle.h"
 #include "server/operator/operator.h"
 
-/* For a carrier that lets in more than limits.exchanges at once. */
-static void ask_to_wait(const sheaf_end *end, sheaf_exchange *exchange) {
+#define BUSY_RETRY_MS    100u
+#define SURPLUS_RETRY_MS 1000u
+
+static void ask_to_wait(const sheaf_end *end, sheaf_exchange *exchange, sheaf_status why, uint32_t retry_ms) {
     uint8_t bytes[SHEAF_FRAME_BYTES_MAX(0)];
     sheaf_buffer frame = {bytes, 0, sizeof bytes};
     sheaf_v1_Reply reply = sheaf_v1_Reply_init_zero;
     reply.which_body = sheaf_v1_Reply_wait_tag;
-    reply.body.wait.status = SHEAF_E_BUSY;
-    reply.body.wait.retry_ms = sheaf_wait_jitter(100);
+    reply.body.wait.status = (uint32_t)why;
+    reply.body.wait.retry_ms = sheaf_wait_jitter(retry_ms);
     if (sheaf_frame_encode_reply(&reply, sheaf_span_of(NULL, 0), &frame) == SHEAF_OK)
         end->carrier->reply(exchange, sheaf_buffer_span(&frame));
 }
@@ -24,8 +26,8 @@ static void ask_to_wait(const sheaf_end *end, sheaf_exchange *exchange) {
 static void on_request(void *context, sheaf_exchange *exchange, sheaf_certificate *peer, sheaf_span frame) {
     const sheaf_end *end = context;
     sheaf_request *request = sheaf_request_take(end->sink->pool);
-    if (request == NULL) {
-        ask_to_wait(end, exchange);
+    if (request == NULL) { /* a carrier that lets in more than limits.exchanges at once */
+        ask_to_wait(end, exchange, SHEAF_E_BUSY, BUSY_RETRY_MS);
         return;
     }
     request->task.run = sheaf_handle_request;
@@ -36,6 +38,14 @@ static void on_request(void *context, sheaf_exchange *exchange, sheaf_certificat
     request->peer = peer;
     request->frame = frame;
     sheaf_queue_push(end->sink->tasks, &request->task);
+}
+
+static void on_surplus(void *context, sheaf_exchange *exchange, sheaf_certificate *peer, sheaf_span frame) {
+    const sheaf_end *end = context;
+    (void)frame;
+    sheaf_refusals_note(end->sink->refusals, SHEAF_E_QUOTA, "", sheaf_certificate_identity(peer)->name,
+                        "limits.connections is reached");
+    ask_to_wait(end, exchange, SHEAF_E_QUOTA, SURPLUS_RETRY_MS);
 }
 
 static void on_reject(void *context, sheaf_status reason, const char *detail) {
@@ -96,6 +106,7 @@ static sheaf_status open_end(sheaf_ends *ends, const char *url, const char *key,
         .handshake_ms = config->limits.handshake_ms,
         .exchanges_max = config->limits.exchanges,
         .connections_max = connections,
+        .on_surplus = on_surplus,
         .topic_prefix = config->broker.topic_prefix,
     };
     sheaf_status status = end->carrier->open_server(&options, on_request, on_reject, end, &end->server, problem);

@@ -28,6 +28,7 @@ struct connection {
     int busy;    /* a step is under way, or its end is being looked at */
     int closing; /* no further step */
     int has_slot;
+    int guest;            /* beyond connections_max: its requests go to on_surplus; it counts as a stranger */
     int refused;          /* its handshake has failed, and the peer may still read why */
     uint64_t deadline_ms; /* 0: none. In a handshake: its end. In BODY and REPLY: when to look for progress */
     sheaf_sp_watch watch; /* in BODY and REPLY */
@@ -59,11 +60,11 @@ struct sheaf_server {
     sheaf_tls_context *credentials;
     nng_tls_config *tls;
     nng_aio *accepting;
-    sheaf_request_handler on_request;
+    sheaf_request_handler on_request, on_surplus;
     sheaf_reject_handler on_reject;
     void *context;
     uint32_t frame_bytes_max, handshake_ms, exchanges_max, connections_max;
-    uint32_t strangers, members; /* connections before and after the hello */
+    uint32_t strangers, members; /* connections before and after the hello; guests are strangers still */
     uint32_t slots, handlers;    /* slots taken; handlers running */
     connection *live, *ended, *waiting, **waiting_end;
     uint64_t accept_again_ms; /* NEVER_MS: accept is under way */

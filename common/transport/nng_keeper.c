@@ -36,8 +36,9 @@ static void let_in(sheaf_server *server) {
     }
 }
 
-static const char *late_text(phase phase) {
-    switch (phase) {
+static const char *late_text(const connection *conn) {
+    if (conn->guest && conn->phase == LENGTH) return "cut: the limit of connections is reached, and it is silent";
+    switch (conn->phase) {
     case HELLO_OUT:
     case HELLO_IN:
         return "cut: the handshake was not finished in time";
@@ -48,9 +49,9 @@ static const char *late_text(phase phase) {
     }
 }
 
-/* The deadline of a handshake is final; otherwise whoever has moved a byte is given more time. */
+/* The deadline of a handshake, and of a guest's silence, is final; otherwise whoever has moved a byte is given more time. */
 static int is_late(connection *conn, uint64_t now) {
-    if (conn->phase <= HELLO_IN || conn->server->stopping) return 1;
+    if (conn->phase <= HELLO_IN || (conn->guest && conn->phase == LENGTH) || conn->server->stopping) return 1;
     if (sheaf_sp_watch_is_still(&conn->watch, &conn->sp, now, sheaf_nng_patience_ms(conn->server))) return 1;
     conn->deadline_ms = conn->watch.look_ms;
     return 0;
@@ -64,7 +65,7 @@ static void cut_late(sheaf_server *server) {
         next = conn->next;
         if (conn->closing || conn->deadline_ms == 0) continue;
         if (conn->deadline_ms <= now && is_late(conn, now)) {
-            sheaf_nng_cut(conn, SHEAF_E_TIMEOUT, late_text(conn->phase));
+            sheaf_nng_cut(conn, SHEAF_E_TIMEOUT, late_text(conn));
         } else if (conn->deadline_ms < server->look_ms) {
             server->look_ms = conn->deadline_ms;
         }

@@ -8,7 +8,8 @@
  * Memory: before a connection may take a frame in, it needs one of exchanges_max slots, and keeps it until its reply is
  * written. So at most exchanges_max frames each way are held, however many devices are connected. One identity has at
  * most CONNECTIONS_PER_PEER connections, so that it cannot keep the slots from the others by beginning frames and never
- * ending them. A request in the handler keeps its slot even when its connection is gone, until the handler replies.
+ * ending them. Beyond connections_max a connection is a guest: what it asks is answered by on_surplus, until there is room. Guests
+ * count, and are cut, as those do who are still shaking hands. A request in the handler keeps its slot even when its connection is gone, until the handler replies.
  *
  * Time: the handshake has a deadline. After it only progress counts: who moves no byte of a message for a few times as
  * long is cut, who moves some is not, however slow; but while somebody waits for a slot, who holds one has to move
@@ -91,13 +92,15 @@ static void release_slot(sheaf_server *server) {
     if (server->waiting != NULL) pthread_cond_signal(&server->changed); /* the keeper lets the next one in */
 }
 
+static int is_outside(const connection *conn) { return conn->phase <= HELLO_IN || conn->guest; }
+
 /* Takes a connection whose last step is over out of everything; the keeper frees it. */
 static void bury(connection *conn) {
     sheaf_server *server = conn->server;
     *(conn->previous != NULL ? &conn->previous->next : &server->live) = conn->next;
     if (conn->next != NULL) conn->next->previous = conn->previous;
     if (conn->phase == SLOT) sheaf_nng_leave_waiting(server, conn);
-    *(conn->phase <= HELLO_IN ? &server->strangers : &server->members) -= 1;
+    *(is_outside(conn) ? &server->strangers : &server->members) -= 1;
     if (conn->phase == EXCHANGE) {
         conn->exchange->connection = NULL; /* its slot goes when the handler replies */
     } else {
@@ -170,8 +173,9 @@ static void begin_receive(connection *conn, phase next, void *first, size_t firs
 /* Length and id come in one record as a rule, so both are read in one step; but a length that is refused need not have
  * an id behind it. One byte is left, so that read_body always has something to wait for. */
 static void read_length(connection *conn) {
-    conn->deadline_ms = 0; /* a member may be silent as long as it likes */
     conn->phase = LENGTH;
+    conn->deadline_ms = 0; /* a member may be silent as long as it likes */
+    if (conn->guest) set_deadline(conn, sheaf_sp_now_ms() + conn->server->handshake_ms);
     conn->busy = 1;
     pthread_mutex_unlock(&conn->server->lock);
     if (sheaf_sp_receive_some(&conn->sp, conn->head, SHEAF_SP_LENGTH_BYTES, SHEAF_SP_HEAD_BYTES - 1) != 0)
@@ -197,7 +201,13 @@ static connection *find_surplus(const sheaf_server *server, const connection *ne
     return held >= CONNECTIONS_PER_PEER ? oldest : NULL;
 }
 
-/* HELLO_IN is over: a member, if there is room, be it that of an older connection. */
+static void let_be_member(connection *conn) {
+    conn->guest = 0;
+    conn->server->strangers--;
+    conn->server->members++;
+}
+
+/* HELLO_IN is over: a member, if there is room, be it that of an older connection; else a guest, who is told to come later. */
 static void admit(connection *conn) {
     sheaf_server *server = conn->server;
     sheaf_tls_state state;
@@ -212,15 +222,16 @@ static void admit(connection *conn) {
         return;
     }
     connection *surplus = find_surplus(server, conn);
-    if (surplus == NULL && server->members >= server->connections_max) {
+    int has_room = server->members < server->connections_max || (surplus != NULL && !surplus->guest);
+    if (!has_room && server->on_surplus == NULL) {
         fall(conn, SHEAF_E_BUSY, "cut: the limit of connections is reached");
-    } else {
-        if (surplus != NULL)
-            sheaf_nng_cut(surplus, SHEAF_E_BUSY, "cut: too many connections of this peer; this was the oldest");
-        server->strangers--;
-        server->members++;
-        read_length(conn);
+        return;
     }
+    if (surplus != NULL)
+        sheaf_nng_cut(surplus, SHEAF_E_BUSY, "cut: too many connections of this peer; this was the oldest");
+    conn->guest = !has_room;
+    if (has_room) let_be_member(conn);
+    read_length(conn);
 }
 
 void sheaf_nng_read_body(connection *conn) {
@@ -279,10 +290,12 @@ static void hand_over(connection *conn) {
     conn->busy = 0;
     conn->deadline_ms = 0;
     server->handlers++;
+    if (conn->guest && server->members < server->connections_max) let_be_member(conn);
+    sheaf_request_handler handle = conn->guest ? server->on_surplus : server->on_request;
     sheaf_certificate *peer = exchange->peer;
     sheaf_span request = sheaf_span_of(exchange->request, exchange->size);
     pthread_mutex_unlock(&server->lock);
-    server->on_request(server->context, exchange, peer, request);
+    handle(server->context, exchange, peer, request);
     pthread_mutex_lock(&server->lock); /* the connection may be gone by now, the server not: stop waits for us */
     server->handlers--;
     if (server->stopping) pthread_cond_signal(&server->changed);
@@ -367,7 +380,7 @@ void sheaf_nng_reply(sheaf_exchange *exchange, sheaf_span frame) {
 static void cut_oldest_stranger(sheaf_server *server) {
     connection *oldest = NULL;
     for (connection *conn = server->live; conn != NULL; conn = conn->next) {
-        if (conn->phase <= HELLO_IN && !conn->closing) oldest = conn;
+        if (is_outside(conn) && !conn->closing) oldest = conn;
     }
     if (oldest != NULL)
         sheaf_nng_cut(oldest, SHEAF_E_BUSY, "cut: too many unfinished handshakes, and this was the oldest");
@@ -449,6 +462,7 @@ sheaf_status sheaf_nng_open_server(const sheaf_transport_options *options, sheaf
     if (server == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "%s: no memory", options->url);
     server->references = 1;
     server->on_request = on_request;
+    server->on_surplus = options->on_surplus;
     server->on_reject = on_reject;
     server->context = context;
     server->frame_bytes_max = options->frame_bytes_max;

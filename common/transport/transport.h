@@ -37,6 +37,10 @@ typedef struct {
                                               when it begins. NULL: from the two paths, read once */
 } sheaf_tls_options;
 
+/* Called once per request. `peer` and `request` are borrowed until the reply is given. */
+typedef void (*sheaf_request_handler)(void *context, sheaf_exchange *exchange, sheaf_certificate *peer,
+                                      sheaf_span request);
+
 typedef struct {
     const char *url;          /* tls+tcp://host:port (port 0 = any free one), mqtts://host:port (of the broker), or
                                  inproc://name */
@@ -45,8 +49,11 @@ typedef struct {
     uint32_t handshake_ms;    /* a peer that has not finished its handshake by then is cut; > 0 */
     uint32_t exchanges_max;   /* servers: requests in the handler or waiting for a reply; > 0 */
     uint32_t window;          /* links: requests that may wait for their replies at a time; 0 = 1 */
-    uint32_t connections_max; /* servers: further ones are cut at once; > 0. nng also keeps at most 4 of one identity,
+    uint32_t connections_max; /* servers: further ones are turned away; > 0. nng also keeps at most 4 of one identity,
                                  and a fifth ends the oldest of them (on_reject says SHEAF_E_BUSY) */
+    /* servers: of nng, gets what those ask who are beyond connections_max, to tell them when to come again; the next request
+     * of such a one goes the usual way once there is room. NULL: they are cut at once. */
+    sheaf_request_handler on_surplus;
     const char *topic_prefix; /* mqtt: first level of all topics; NULL = "sheaf" */
 } sheaf_transport_options;
 
@@ -57,9 +64,6 @@ typedef struct {
     uint8_t key[16]; /* AES-128-GCM; a new one for each id */
 } sheaf_cast_group;
 
-/* Called once per request. `peer` and `request` are borrowed until the reply is given. */
-typedef void (*sheaf_request_handler)(void *context, sheaf_exchange *exchange, sheaf_certificate *peer,
-                                      sheaf_span request);
 /* Called when a peer was turned away, before it could ask anything or later: status and a text for the log. */
 typedef void (*sheaf_reject_handler)(void *context, sheaf_status reason, const char *detail);
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import unittest
 
 sys.dont_write_bytecode = True
@@ -93,6 +94,14 @@ class Sessions(unittest.TestCase):
         """`part`: what is sent instead of the payload's bytes at `offset`."""
         part = payload[offset:offset + CHUNK] if part is None else part
         return device.ask("chunk", part, payload_digest=hashlib.sha256(payload).digest(), offset=offset, chunk_digest=digest)
+
+    def until(self, condition, seconds=20):
+        halt = threading.Event()
+        for _ in range(int(seconds / 0.02)):
+            if condition():
+                return
+            halt.wait(0.02)
+        self.fail(self.world.tail())
 
     # ---- what must hold ----
 

@@ -213,14 +213,6 @@ class BadInput(session_kit.Sessions):
         reply, _ = device.ask("round", last_round=0)
         return wire_device.read_round(reply.round.statement)["round"] if reply.WhichOneof("body") == "round" else 0
 
-    def until(self, condition, seconds=20):
-        halt = threading.Event()
-        for _ in range(int(seconds / 0.02)):
-            if condition():
-                return
-            halt.wait(0.02)
-        self.fail(self.world.tail())
-
     def test_certificates_of_a_wrong_role(self):
         device = self.begin()
         for count, (role, name) in enumerate((("operator", "olga"), ("auditor", "axel"))):

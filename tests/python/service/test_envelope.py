@@ -6,6 +6,7 @@ import queue
 import struct
 import sys
 import tempfile
+import time
 import unittest
 
 sys.dont_write_bytecode = True
@@ -20,7 +21,7 @@ import mqtt5  # noqa: E402
 import wire_device  # noqa: E402
 
 P256, X25519 = 0x0010, 0x0020
-WRONG_ROLE = 112  # common/status.h
+WRONG_ROLE, BUSY = 112, 150  # common/status.h
 UP, DOWN = "sheaf/1/up/", "sheaf/1/down/"
 
 
@@ -151,12 +152,20 @@ class Envelope(unittest.TestCase):
     def setUp(self):
         self.job = fleet.Fleet(devices=1, rounds=1, transport="mqtt")
         self.addCleanup(self.job.close)
-        self.job.start_server()
-        self.job.wait_for(lambda: "broker_connected" in self.job.log())
         self.client = self.job.names[0]
+        self.start()
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.pb = wire_device.load_schema(fleet.SOURCE, folder.name)
+
+    def start(self, limits=""):
+        with open(self.job.config, encoding="utf-8") as file:
+            text = file.read()
+        with open(self.job.config, "w", encoding="utf-8") as file:
+            file.write(text.replace("limits: {", "limits: {" + limits))
+        known = self.job.log().count("broker_connected")
+        self.job.start_server()
+        self.job.wait_for(lambda: self.job.log().count("broker_connected") > known)
 
     def session(self, client="", role="device"):
         client = client or self.client
@@ -201,6 +210,19 @@ class Envelope(unittest.TestCase):
         session.open(P256, self.ca())
         welcome = self.ask(session, "hello", protocol=1, encodings=["f32"], frame_bytes_max=1 << 20)
         self.assertEqual(welcome.welcome.protocol, 1)
+
+    def test_a_session_too_many_is_told_so_and_opens_once_another_is_silent(self):
+        self.job.stop_server()
+        self.start("connections: 1, ")
+        fleet.sheaf("pki", "issue", "--dir", self.job.pki, "--role", "device", "--name", "late", "--tenant", fleet.TENANT)
+        first = self.session()
+        first.open(P256, self.ca())
+        with self.assertRaisesRegex(AssertionError, f"^rejected: {BUSY}$"):
+            self.session("late").open(P256, self.ca())
+        self.assertIn("reason=busy", self.job.log())
+        self.ask(first, "hello", protocol=1)  # who was there is there
+        time.sleep(1.1)  # handshake_ms
+        self.session("late").open(P256, self.ca())
 
     def test_a_device_in_python_is_believed_and_believes(self):
         ca = self.ca()

@@ -2,13 +2,15 @@
 the device is served, and the round ends with the model of a calm run."""
 import os
 import signal
+import ssl
 import sys
 import threading
 import time
 import unittest
 
 sys.dont_write_bytecode = True
-sys.path[:0] = [os.path.join(os.environ["SHEAF_SOURCE"], "tests", *part) for part in (["fault"], ["python", "service"])]
+sys.path[:0] = [os.path.join(os.environ["SHEAF_SOURCE"], "tests", *part) for part in (["fault"], ["kit"], ["python", "service"])]
+import fleet  # noqa: E402
 import service  # noqa: E402
 import session_kit  # noqa: E402
 import wire_device  # noqa: E402
@@ -136,6 +138,64 @@ class Quota(session_kit.Sessions):
         self.assertEqual(self.offer(third, said)[0].upload.next_offset, 0)
         self.end_well()
 
+    def take_all_places(self, top=""):
+        """Three connections, which is all there are; returns their devices and one that comes too late."""
+        taken = [self.begin(top="connections: 3, " + top), self.device("d01"), self.device("d01")]
+        for device in taken:
+            self.open_round(device)
+        return taken, self.device("d02")
+
+    def test_connections(self):
+        """Who comes when all places are taken is told when to come again, and served on the same connection once there is one."""
+        taken, guest = self.take_all_places()
+        hello = lambda: guest.ask("hello", protocol=1, encodings=["f32"], frame_bytes_max=1 << 20)  # noqa: E731
+        pauses = [self.later(hello()[0]) for _ in range(3)]
+        self.assertTrue(all(1 <= pause <= 1.25 for pause in pauses), pauses)
+        link = guest.link
+        self.assertEqual(self.of_no_job(), {"over_quota": 3})
+        self.assertIn("limits.connections is reached", self.world.tail(100))
+        taken[0].link.close()
+        time.sleep(pauses[-1])
+        self.assertEqual(hello()[0].WhichOneof("body"), "welcome")
+        self.assertIs(guest.link, link)
+        self.open_round(guest)
+        self.open_round(taken[1])  # nobody who was there lost his place
+        taken[0].link = None
+        self.later(taken[0].ask("round", last_round=0)[0])  # now he is the one too many
+        for device in (guest, *taken):
+            device.link.close()
+        self.end_well()
+
+    def test_a_silent_connection_too_many_is_cut(self):
+        taken, guest = self.take_all_places("handshake_ms: 500, ")
+        self.later(guest.ask("round", last_round=0)[0])
+        guest.link.socket.settimeout(5)
+        began = time.monotonic()
+        with self.assertRaises((OSError, wire_device.Lost)):
+            guest.link._receive(1)  # pylint: disable=protected-access
+        self.assertLess(time.monotonic() - began, 4)
+        self.assertEqual(self.of_no_job(), {"over_quota": 1, "timeout": 1})
+        for device in taken:  # as silent, but members
+            self.open_round(device)
+        for device in (guest, *taken):
+            device.link.close()
+        self.end_well()
+
+    def test_more_who_wait_than_there_are_places(self):
+        """As many again may wait to be let in; of more, those who have waited longest must come anew. The members stay."""
+        taken, guest = self.take_all_places()
+        guests = [guest, *[self.device(client) for client in ("d02", "d02", "d02", "d00", "d00", "d00")]]
+        for device in guests:
+            self.later(device.ask("round", last_round=0)[0])
+        self.assertIn("busy", self.of_no_job())
+        for device in taken:
+            link = device.link
+            self.open_round(device)
+            self.assertIs(device.link, link)
+        for device in (*guests, *taken):
+            device.link.close()
+        self.end_well()
+
     def test_the_spool(self):
         """A job that could need more than the spool may take is refused at the start, so no device ever has to be; one that
         needs all of it is served, also when a device begins with another payload first."""
@@ -150,6 +210,35 @@ class Quota(session_kit.Sessions):
             self.begin_upload(self.device(client))
         self.begin_upload(device)
         self.end_well()
+
+
+class RealDevices(unittest.TestCase):
+    def test_one_connection_too_many_waits_and_takes_part(self):
+        """Two places for two devices, one of which a stranger holds until one device has been put off."""
+        calm = fleet.Fleet(devices=2, rounds=1)
+        self.addCleanup(calm.close)
+        wanted = calm.run_all()
+        job = fleet.Fleet(devices=2, rounds=1)
+        self.addCleanup(job.close)
+        with open(job.config, encoding="utf-8") as file:
+            text = file.read()
+        with open(job.config, "w", encoding="utf-8") as file:
+            file.write(text.replace("limits: {", "limits: {connections: 2, "))
+        job.start_server()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(os.path.join(job.pki, "ca.pem"))
+        fleet.sheaf("pki", "issue", "--dir", job.pki, "--role", "device", "--name", "squatter", "--tenant", fleet.TENANT)
+        own = os.path.join(job.pki, "device-squatter")
+        context.load_cert_chain(own + ".pem", own + ".key")
+        squatter = wire_device.Link(("127.0.0.1", job.port), context)
+        squatter.ask(b"x")  # a member from here on
+        for name in job.names:
+            job.start_device(name)
+        job.wait_for(lambda: "limits.connections is reached" in job.log(), 20)
+        squatter.close()
+        job.finish(60)
+        self.assertEqual(job.released()[-1]["model"], wanted)
 
 
 if __name__ == "__main__":
