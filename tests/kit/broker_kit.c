@@ -14,6 +14,7 @@
 
 #define PATH_BYTES 512
 #define START_MS   10000
+#define AWAIT_MS   60000
 
 extern char **environ;
 
@@ -126,6 +127,25 @@ broker_kit *broker_kit_start(pki_kit *pki, const broker_kit_options *options) {
     write_config(broker, pki_kit_issue(pki, "broker", "broker", &for_loopback));
     start(broker);
     return broker;
+}
+
+/* Mosquitto's log: "New client connected from 127.0.0.1:40000 as NAME (p5, ...". */
+static int has_connected(const broker_kit *broker, const char *name) {
+    char wanted[128], line[512];
+    int found = 0;
+    FILE *file = fopen(broker->log, "r");
+    if (file == NULL) return 0;
+    (void)snprintf(wanted, sizeof wanted, " as %s (", name);
+    while (!found && fgets(line, sizeof line, file) != NULL) found = strstr(line, wanted) != NULL;
+    fclose(file);
+    return found;
+}
+
+void broker_kit_await(const broker_kit *broker, const char *name) {
+    for (int waited = 0; !has_connected(broker, name); waited += 5) {
+        if (waited > AWAIT_MS) give_up("somebody does not connect");
+        pause_ms(5);
+    }
 }
 
 const char *broker_kit_url(const broker_kit *broker) { return broker->url; }

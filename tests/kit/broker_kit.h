@@ -21,6 +21,8 @@ typedef struct {
 broker_kit *broker_kit_start(pki_kit *pki, const broker_kit_options *options);
 const char *broker_kit_url(const broker_kit *broker); /* mqtts://127.0.0.1:PORT */
 int broker_kit_port(const broker_kit *broker);
+/* Waits until somebody of this name has connected. */
+void broker_kit_await(const broker_kit *broker, const char *name);
 /* SIGKILL, or SIGSTOP and SIGCONT. */
 void broker_kit_kill(broker_kit *broker);
 void broker_kit_pause(broker_kit *broker);

@@ -98,7 +98,8 @@ void core_fleet_open(core_fleet *fleet, const core_fleet_options *options) {
     fleet->kit.values = options->values;
     fleet->kit.address = options->address;
     fleet->kit.program = options->program;
-    fleet->began_ms = now_ms();
+    fleet->seen_ms = now_ms();
+    fleet->haste = CORE_FLEET_HASTE;
     (void)snprintf(yaml, sizeof yaml,
                    "    rounds: %" PRIu64 "\n    cohort: {minimum: %u, target: %u, maximum: %u}\n    progress_s: 600\n",
                    options->rounds, devices, devices, devices);
@@ -121,9 +122,21 @@ void core_fleet_restart_device(core_device *device) {
     need(edge_world_start(&device->world) == SHEAF_OK, "device", device->name);
 }
 
+static uint64_t clock_of(core_fleet *fleet) {
+    uint64_t now = now_ms();
+    fleet->clock_ms += (now - fleet->seen_ms) * fleet->haste;
+    fleet->seen_ms = now;
+    return fleet->clock_ms;
+}
+
+void core_fleet_haste(core_fleet *fleet, unsigned haste) {
+    (void)clock_of(fleet);
+    fleet->haste = haste;
+}
+
 static int poll_device(core_fleet *fleet, core_device *device) {
     uint32_t wait_ms = 0;
-    device->world.now_ms = (now_ms() - fleet->began_ms) * CORE_FLEET_HASTE;
+    device->world.now_ms = clock_of(fleet);
     sheaf_status status = sheaf_edge_poll(&device->world.edge, &wait_ms);
     device->ended = status == SHEAF_ENDED;
     need(status == SHEAF_OK || status == SHEAF_AGAIN || status == SHEAF_ENDED, device->name, sheaf_status_name(status));

@@ -41,12 +41,15 @@ typedef struct {
     core_fleet_options options;
     service_kit kit;
     core_device device[CORE_FLEET_MOST];
-    uint64_t began_ms;
+    uint64_t clock_ms, seen_ms; /* the devices' clock, and ours when it was last set */
+    unsigned haste;
 } core_fleet;
 
 /* A job in which every device takes part in every round. */
 void core_fleet_open(core_fleet *fleet, const core_fleet_options *options);
 void core_fleet_close(core_fleet *fleet);
+/* From now on the devices' clock runs so many times as fast as ours. */
+void core_fleet_haste(core_fleet *fleet, unsigned haste);
 /* One poll of every device that has not ended, and a short nap if none of them had anything to do. 0 when all ended. */
 int core_fleet_step(core_fleet *fleet);
 /* Steps until all have ended (1) or `seconds` are over (0). */

@@ -100,13 +100,14 @@ static void move_up(lossy_link *lossy) {
 static void move_down(lossy_link *lossy) {
     sheaf_problem problem = {SHEAF_OK, ""};
     for (unsigned i = 0; i < lossy->odds.lanes; i++) {
-        if (!lossy->busy[i]) continue;
+        if (!lossy->busy[i] && !lossy->odds.casts) continue;
         sheaf_status status = lossy->carrier->receive(lossy->lanes[i], &lossy->in, &problem);
         if (status == SHEAF_AGAIN) continue;
         lossy->busy[i] = 0;
         if (status != SHEAF_OK && lossy->odds.lanes == 1) lossy->failed = status;
         if (status != SHEAF_OK) continue;
         lossy->spoke = i;
+        if (lossy->hear != NULL && !lossy->hear(lossy->watch_context, sheaf_buffer_span(&lossy->in))) continue;
         pass(lossy, &lossy->down, sheaf_buffer_span(&lossy->in));
     }
 }
@@ -149,9 +150,23 @@ static sheaf_status port_peer(uint8_t fingerprint[SHEAF_EDGE_DIGEST_BYTES], void
     return SHEAF_OK;
 }
 
+static sheaf_status port_join(const uint8_t id[SHEAF_EDGE_GROUP_BYTES], const uint8_t key[SHEAF_EDGE_GROUP_BYTES],
+                              void *context) {
+    lossy_link *lossy = context;
+    sheaf_cast_group group;
+    if (id == NULL) return lossy->carrier->join(lossy->lanes[0], NULL);
+    memcpy(group.id, id, sizeof group.id);
+    memcpy(group.key, key, sizeof group.key);
+    return lossy->carrier->join(lossy->lanes[0], &group);
+}
+
 sheaf_edge_transport lossy_link_port(lossy_link *lossy) {
-    return (sheaf_edge_transport){
-        .send = port_send, .receive = port_receive, .cancel = port_cancel, .peer = port_peer, .context = lossy};
+    return (sheaf_edge_transport){.send = port_send,
+                                  .receive = port_receive,
+                                  .cancel = port_cancel,
+                                  .peer = port_peer,
+                                  .join = lossy->odds.casts ? port_join : NULL,
+                                  .context = lossy};
 }
 
 sheaf_certificate *lossy_link_peer(lossy_link *lossy) { return lossy->carrier->peer(lossy->lanes[lossy->spoke]); }

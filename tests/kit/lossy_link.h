@@ -21,6 +21,7 @@ typedef struct {
     unsigned drop, twice, late; /* percent of the frames in each direction */
     uint32_t late_ms;           /* at most so late */
     unsigned lanes;             /* links below; 0: LOSSY_LANES. With one, a failed link is told to the core */
+    int casts;                  /* with one lane and a carrier that casts: the core may join groups */
 } lossy_odds;
 
 typedef struct {
@@ -39,8 +40,8 @@ typedef struct {
     unsigned count;
 } lossy_queue;
 
-/* Called with every frame that the core sends; 0: it is lost. */
-typedef int (*lossy_watch)(void *context, sheaf_span request);
+/* Called with every frame that the core sends, or that comes to it; 0: it is lost. */
+typedef int (*lossy_watch)(void *context, sheaf_span frame);
 
 typedef struct {
     const sheaf_transport *carrier;
@@ -53,9 +54,9 @@ typedef struct {
     sheaf_transport_options options; /* what its pointers name must live as long as the link */
     lossy_odds odds;
     lossy_counts counts;
-    uint64_t state; /* of the random numbers */
-    int closed;     /* nothing passes */
-    lossy_watch watch;
+    uint64_t state;          /* of the random numbers */
+    int closed;              /* nothing passes */
+    lossy_watch watch, hear; /* up, down; NULL: none */
     void *watch_context;
 } lossy_link;
 

@@ -76,8 +76,20 @@ static void open_service(service_kit *kit) {
     need(sheaf_service_open(&kit->config, &kit->service, &problem) == SHEAF_OK, "service", problem.text);
 }
 
-void service_kit_start(service_kit *kit, const char *job_yaml) {
+static void choose_url(service_kit *kit) {
+    static const broker_kit_options rights = {.aggregator = "aggregator"};
     static int serial;
+    if (kit->address != NULL && strcmp(kit->address, "mqtts://") == 0) {
+        kit->broker = broker_kit_start(kit->pki, &rights);
+        (void)snprintf(kit->url, sizeof kit->url, "%s", broker_kit_url(kit->broker));
+    } else if (kit->address != NULL) {
+        (void)snprintf(kit->url, sizeof kit->url, "%s", kit->address);
+    } else {
+        (void)snprintf(kit->url, sizeof kit->url, "inproc://service-%d-%d", (int)getpid(), serial++);
+    }
+}
+
+void service_kit_start(service_kit *kit, const char *job_yaml) {
     char path[1024];
     const service_kit asked = *kit;
     memset(kit, 0, sizeof *kit);
@@ -87,14 +99,14 @@ void service_kit_start(service_kit *kit, const char *job_yaml) {
     kit->program = asked.program;
     kit->pki = pki_kit_make();
     kit->folder = pki_kit_folder(kit->pki);
-    (void)snprintf(kit->url, sizeof kit->url, "inproc://service-%d-%d", (int)getpid(), serial++);
-    if (kit->address != NULL) (void)snprintf(kit->url, sizeof kit->url, "%s", kit->address);
+    choose_url(kit);
     (void)snprintf(kit->config_path, sizeof kit->config_path, "%s/service.yaml", kit->folder);
     (void)snprintf(kit->state, sizeof kit->state, "%s/state", kit->folder);
     (void)snprintf(path, sizeof path, "%s/initial.safetensors", kit->folder);
     write_model(path, kit->values);
     service_kit_configure(kit, job_yaml);
     open_service(kit);
+    if (kit->broker != NULL) broker_kit_await(kit->broker, "aggregator"); /* devices ask again only after a while */
 }
 
 void service_kit_stop_service(service_kit *kit) {
@@ -116,6 +128,7 @@ void service_kit_restart(service_kit *kit) {
 
 void service_kit_stop(service_kit *kit) {
     if (kit->service != NULL || kit->process > 0) service_kit_stop_service(kit);
+    broker_kit_free(kit->broker);
     pki_kit_free(kit->pki);
 }
 

@@ -13,17 +13,20 @@
 #include "proto/plan.h"
 #include "proto/statement.h"
 #include "server/service.h"
+#include "tests/kit/broker_kit.h"
 #include "tests/kit/pki_kit.h"
 
 typedef struct {
     int workers;     /* set before start; 0: 2 */
     uint32_t values; /* set before start: of the model; 0: DEVICE_VALUES */
-    /* set before start: an address for the service; NULL: one of the in-process carrier. mqtts:// is a broker's. */
+    /* set before start: an address for the service; NULL: one of the in-process carrier. mqtts:// is a broker's; without
+     * host and port, that of a broker of the kit's own. */
     const char *address;
     /* set before start: this sheafd runs as a process of its own, and `service` stays NULL; stopping it is a kill -9. */
     const char *program;
     int process;
     pki_kit *pki;
+    broker_kit *broker; /* NULL: none of its own */
     const char *folder; /* of the kit: service.yaml, initial.safetensors, state/ */
     char url[256];
     char config_path[1024];

@@ -16,7 +16,7 @@
 #define SECONDS  60u
 #define RESTARTS 2u
 
-static const lossy_odds calm = {0, 0, 0, 0, 0}, bad = {20, 5, 10, 30, 0};
+static const lossy_odds calm = {.drop = 0}, bad = {.drop = 20, .twice = 5, .late = 10, .late_ms = 30};
 
 static lossy_counts add(const core_fleet *fleet) {
     lossy_counts sum = {0, 0, 0, 0};
