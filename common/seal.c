@@ -335,6 +335,24 @@ sheaf_status sheaf_aead_open(sheaf_aead *aead, uint64_t sequence, sheaf_span ass
     return status;
 }
 
+/* The key stands in the cipher only, so its copy is turned round. */
+sheaf_status sheaf_aead_take_back(const sheaf_aead *aead, uint64_t sequence, sheaf_span associated, uint8_t *sealed,
+                                  size_t size) {
+    assert(aead->cipher != NULL && !aead->opens);
+    sheaf_aead back = {.opens = 1};
+    memcpy(back.nonce_base, aead->nonce_base, sizeof back.nonce_base);
+    EVP_CIPHER_CTX *cipher = EVP_CIPHER_CTX_new();
+    back.cipher = cipher;
+    (void)ERR_set_mark();
+    int done = cipher != NULL && EVP_CIPHER_CTX_copy(cipher, aead->cipher) == 1 &&
+               EVP_CipherInit_ex(cipher, NULL, NULL, NULL, NULL, 0) == 1;
+    (void)ERR_pop_to_mark();
+    sheaf_status status = SHEAF_E_CRYPTO;
+    if (done) status = sheaf_aead_open(&back, sequence, associated, sheaf_span_of(sealed, size), sealed);
+    sheaf_aead_drop(&back);
+    return status;
+}
+
 /* --- HPKE (RFC 9180, 5.1) ----------------------------------------------------------------------------------------- */
 
 /* key_schedule_context = mode || psk_id_hash || info_hash, with the empty identifier of base mode. */

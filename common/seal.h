@@ -56,6 +56,9 @@ void sheaf_aead_drop(sheaf_aead *aead);
 /* Writes plain.size + SHEAF_SEAL_TAG_BYTES to `out`, which is plain.data itself or does not overlap it. */
 SHEAF_MUST_USE sheaf_status sheaf_aead_seal(sheaf_aead *aead, uint64_t sequence, sheaf_span associated,
                                             sheaf_span plain, uint8_t *out);
+/* The plain bytes again of what this very aead sealed, in place: `sealed` as it was written. SHEAF_E_SEAL: it was not. */
+SHEAF_MUST_USE sheaf_status sheaf_aead_take_back(const sheaf_aead *aead, uint64_t sequence, sheaf_span associated,
+                                                 uint8_t *sealed, size_t size);
 /* Writes sealed.size - SHEAF_SEAL_TAG_BYTES to `out`, which is sealed.data itself or does not overlap it. On failure
  * nothing of what would have been the plain bytes is left there. */
 SHEAF_MUST_USE sheaf_status sheaf_aead_open(sheaf_aead *aead, uint64_t sequence, sheaf_span associated,

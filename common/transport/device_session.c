@@ -194,6 +194,14 @@ sheaf_status sheaf_device_session_seal(sheaf_device_session *session, sheaf_span
     return sheaf_aead_seal(&session->up, *sequence, sheaf_writer_span(&writer), frame, out->data + writer.position);
 }
 
+sheaf_status sheaf_device_session_take_back(const sheaf_device_session *session, uint8_t *message, size_t size) {
+    if (session->state != SHEAF_DEVICE_SESSION_READY) return SHEAF_AGAIN;
+    if (size < SHEAF_ENVELOPE_DATA_OVERHEAD) return SHEAF_E_TRUNCATED;
+    return sheaf_aead_take_back(&session->up, sheaf_load_u64(message + SHEAF_ENVELOPE_HEAD_BYTES),
+                                sheaf_span_of(message, SHEAF_ENVELOPE_DATA_CLEAR), message + SHEAF_ENVELOPE_DATA_CLEAR,
+                                size - SHEAF_ENVELOPE_DATA_CLEAR);
+}
+
 sheaf_status sheaf_device_session_unseal(sheaf_device_session *session, sheaf_span message, sheaf_buffer *out,
                                          uint64_t *answers) {
     if (session->state != SHEAF_DEVICE_SESSION_READY) return SHEAF_AGAIN;

@@ -50,6 +50,9 @@ SHEAF_MUST_USE sheaf_status sheaf_device_session_accepted(sheaf_device_session *
  * is then sealed in place; otherwise it must not overlap. *sequence is what the reply will name. */
 SHEAF_MUST_USE sheaf_status sheaf_device_session_seal(sheaf_device_session *session, sheaf_span frame,
                                                       sheaf_buffer *out, uint64_t *sequence);
+/* Turns DATA that this session sealed back, in place: the frame begins at message + SHEAF_ENVELOPE_DATA_CLEAR. */
+SHEAF_MUST_USE sheaf_status sheaf_device_session_take_back(const sheaf_device_session *session, uint8_t *message,
+                                                           size_t size);
 /* Takes REPLY and writes its frame, message.size - SHEAF_ENVELOPE_REPLY_OVERHEAD bytes. out->data may be
  * message.data + SHEAF_ENVELOPE_REPLY_CLEAR. *answers: the request's sequence. */
 SHEAF_MUST_USE sheaf_status sheaf_device_session_unseal(sheaf_device_session *session, sheaf_span message,

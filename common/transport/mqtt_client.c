@@ -68,6 +68,8 @@ struct sheaf_mqtt_client {
     sheaf_problem reason; /* why the connection under way fails */
 };
 
+static _Thread_local const sheaf_mqtt_client *running; /* whose thread this is */
+
 uint64_t sheaf_mqtt_now_ms(void) {
     struct timespec now;
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
@@ -382,6 +384,7 @@ static int is_over(sheaf_mqtt_client *client) {
 
 static void *thread_main(void *argument) {
     sheaf_mqtt_client *client = argument;
+    running = client;
     while (!is_over(client)) {
         uint64_t now = sheaf_mqtt_now_ms();
         int wait_error = 0, events = 0;
@@ -423,7 +426,7 @@ void sheaf_mqtt_client_post(sheaf_mqtt_client *client, const char *topic, uint8_
     client->newest = &item->next;
     client->queued_bytes += size;
     pthread_mutex_unlock(&client->lock);
-    sheaf_mqtt_client_wake(client);
+    if (running != client) sheaf_mqtt_client_wake(client); /* its own thread sends before it waits */
 }
 
 size_t sheaf_mqtt_client_queued(sheaf_mqtt_client *client) {

@@ -32,12 +32,15 @@
 #define REOPENS_MAX     3u  /* sessions in a row that a request may see end by no fault of its own */
 #define CASTS_MAX       64u /* frames of a group that were not fetched; it misses further ones */
 #define LINGER_MS       200u
+#define SPARE_MIN       65536u /* bytes */
+#define SPARE_MS        1000u  /* without a request */
 
+/* The only copy of a request. Sealed it is what travels, under `sequence`; not sealed (there is no session yet), its frame
+ * stands where it will be sealed in place. */
 typedef struct {
-    uint8_t *frame; /* as given; NULL: a free place */
-    size_t size;
-    uint8_t *sealed; /* under `sequence`; NULL: not yet in this session */
-    size_t sealed_size;
+    uint8_t *message;
+    size_t size, capacity;
+    int is_sealed;
     uint64_t sequence;
     unsigned sendings, reopens;
     uint64_t first_ms, sent_ms, resend_ms;
@@ -71,6 +74,9 @@ struct sheaf_link {
     request *requests; /* `window` places, in the order of sending: oldest first */
     uint32_t pending;  /* places in use, and answers that were not fetched */
     uint32_t used;
+    uint8_t *spare; /* for the next large request, or NULL */
+    size_t spare_capacity;
+    uint64_t spare_ms;
     frame *answers, *casts;
     uint32_t casts_count;
     int failed; /* and nobody was told yet */
@@ -99,16 +105,31 @@ static void frames_free(frame **list) {
     }
 }
 
-static void unseal_request(request *one) {
-    free(one->sealed);
-    one->sealed = NULL;
-    one->sendings = 0;
+/* Large buffers come and go with each request: one is kept, so that the kernel need not clear its pages anew. */
+static uint8_t *take_buffer(sheaf_link *link, size_t size, size_t *capacity) {
+    uint8_t *buffer = link->spare;
+    if (buffer == NULL || size > link->spare_capacity || size < SPARE_MIN) {
+        *capacity = size;
+        return malloc(size);
+    }
+    *capacity = link->spare_capacity;
+    link->spare = NULL;
+    return buffer;
+}
+
+static void give_buffer_back(sheaf_link *link, uint8_t *buffer, size_t capacity) {
+    if (link->spare != NULL || capacity < SPARE_MIN) {
+        free(buffer);
+        return;
+    }
+    link->spare = buffer;
+    link->spare_capacity = capacity;
+    link->spare_ms = sheaf_mqtt_now_ms();
 }
 
 /* Takes place `i` out; the order of the others stays. */
 static void remove_request(sheaf_link *link, uint32_t i) {
-    unseal_request(&link->requests[i]);
-    free(link->requests[i].frame);
+    give_buffer_back(link, link->requests[i].message, link->requests[i].capacity);
     link->used--;
     memmove(&link->requests[i], &link->requests[i + 1], (link->used - i) * sizeof *link->requests);
     memset(&link->requests[link->used], 0, sizeof *link->requests);
@@ -131,13 +152,29 @@ static void fail(sheaf_link *link, const char *text) {
 
 /* --- the session -------------------------------------------------------------------------------------------------- */
 
+/* Turns a request into what it was before it was sealed, for another number or another session. 0: it cannot be. */
+static int unseal_request(sheaf_link *link, request *one) {
+    if (one->is_sealed && sheaf_device_session_take_back(&link->session, one->message, one->size) != SHEAF_OK) return 0;
+    one->is_sealed = 0;
+    one->sendings = 0;
+    return 1;
+}
+
+static void unseal_requests(sheaf_link *link, unsigned sendings) {
+    for (uint32_t i = 0; i < link->used; i++) {
+        if (link->requests[i].sendings < sendings || unseal_request(link, &link->requests[i])) continue;
+        fail(link, "no memory to seal a request anew");
+        return;
+    }
+}
+
 static void forget_session(sheaf_link *link) {
+    unseal_requests(link, 0);
     sheaf_device_session_drop(&link->session);
     memset(&link->session, 0, sizeof link->session);
     free(link->hello);
     link->hello = NULL;
     link->opening_since_ms = 0;
-    for (uint32_t i = 0; i < link->used; i++) unseal_request(&link->requests[i]);
 }
 
 static void pause_before_open(sheaf_link *link, uint64_t now) {
@@ -227,7 +264,7 @@ static uint32_t resend_wait_ms(const sheaf_link *link) {
 static void answer_request(sheaf_link *link, uint64_t sequence, frame *answer, uint64_t now) {
     for (uint32_t i = 0; i < link->used; i++) {
         request *one = &link->requests[i];
-        if (one->sealed == NULL || one->sequence != sequence) continue;
+        if (!one->is_sealed || one->sequence != sequence) continue;
         if (one->sendings == 1) measure(link, (uint32_t)(now - one->sent_ms));
         remove_request(link, i);
         frames_append(&link->answers, answer);
@@ -255,12 +292,9 @@ static void take_reply(sheaf_link *link, sheaf_span message, uint64_t now) {
 
 /* The aggregator has seen what was sent again: the answer was lost, and comes only to a request with a new number. */
 static void seal_repeated_anew(sheaf_link *link, uint64_t now) {
-    for (uint32_t i = 0; i < link->used; i++) {
-        request *one = &link->requests[i];
-        if (one->sealed == NULL || one->sendings < 2) continue;
-        unseal_request(one);
-        one->resend_ms = now;
-    }
+    for (uint32_t i = 0; i < link->used; i++)
+        if (link->requests[i].sendings >= 2) link->requests[i].resend_ms = now;
+    unseal_requests(link, 2);
 }
 
 static int may_reopen(sheaf_link *link) {
@@ -387,29 +421,30 @@ static uint64_t turn_of_handshake(sheaf_link *link, uint64_t now) {
     return sooner(link->hello_ms, link->opening_since_ms + link->handshake_ms);
 }
 
-/* 0: not now. */
-static int seal(sheaf_link *link, request *one) {
-    size_t capacity = one->size + SHEAF_ENVELOPE_DATA_OVERHEAD;
-    sheaf_buffer out = {malloc(capacity), 0, capacity};
-    if (out.data == NULL) return 0;
-    sheaf_status status =
-        sheaf_device_session_seal(&link->session, sheaf_span_of(one->frame, one->size), &out, &one->sequence);
-    if (status != SHEAF_OK) { /* all numbers used: a new session */
-        free(out.data);
-        forget_session(link);
-        return 0;
-    }
-    one->sealed = out.data;
-    one->sealed_size = out.size;
-    return 1;
+/* `frame` may stand in one->message already, where it is sealed in place. */
+static sheaf_status seal(sheaf_link *link, request *one, sheaf_span frame) {
+    sheaf_buffer out = {one->message, 0, one->capacity};
+    sheaf_status status = sheaf_device_session_seal(&link->session, frame, &out, &one->sequence);
+    one->is_sealed = status == SHEAF_OK;
+    return status;
+}
+
+/* 0: the session is gone, because all its numbers are used (the requests wait for another) or its cipher failed. */
+static int seal_in_place(sheaf_link *link, request *one) {
+    size_t size = one->size - SHEAF_ENVELOPE_DATA_OVERHEAD;
+    sheaf_status status = seal(link, one, sheaf_span_of(one->message + SHEAF_ENVELOPE_DATA_CLEAR, size));
+    if (status == SHEAF_OK) return 1;
+    if (status != SHEAF_E_CLOSED) fail(link, sheaf_status_text(status)); /* the frame may be spoiled */
+    forget_session(link);
+    return 0;
 }
 
 static uint64_t turn_of_request(sheaf_link *link, request *one, uint64_t now) {
-    if (one->sealed != NULL && now < one->resend_ms) return one->resend_ms;
+    if (one->is_sealed && now < one->resend_ms) return one->resend_ms;
     if (one->sendings > 0 && sheaf_mqtt_client_unsent(link->client) > 0)
         return now + 50; /* the line is slow, not lost */
-    if (one->sealed == NULL && !seal(link, one)) return now + 50;
-    if (sheaf_mqtt_client_publish(link->client, link->up, sheaf_span_of(one->sealed, one->sealed_size)) != SHEAF_OK)
+    if (!one->is_sealed && !seal_in_place(link, one)) return now + 50;
+    if (sheaf_mqtt_client_publish(link->client, link->up, sheaf_span_of(one->message, one->size)) != SHEAF_OK)
         return UINT64_MAX; /* the turn after the socket has taken what is before it */
     one->wait_ms = one->sendings == 0 ? resend_wait_ms(link) : one->wait_ms * 2u;
     if (one->wait_ms > RESEND_MAX_MS) one->wait_ms = RESEND_MAX_MS;
@@ -440,6 +475,10 @@ static uint64_t on_turn(void *context, uint64_t now) {
     if (link->is_connected) {
         until = link->session.state == SHEAF_DEVICE_SESSION_READY ? UINT64_MAX : turn_of_handshake(link, now);
         if (link->session.state == SHEAF_DEVICE_SESSION_READY) until = turn_of_requests(link, now);
+    }
+    if (link->spare != NULL && link->used == 0 && now >= link->spare_ms + SPARE_MS) {
+        free(link->spare);
+        link->spare = NULL;
     }
     pthread_mutex_unlock(&link->lock);
     return until;
@@ -488,23 +527,27 @@ sheaf_status sheaf_mqtt_open_link(const sheaf_transport_options *options, sheaf_
     return status;
 }
 
+/* Sealed at once where there is a session, so that a large frame is read once and copied nowhere. */
+static sheaf_status put_request(sheaf_link *link, sheaf_span frame) {
+    request one = {.size = frame.size + SHEAF_ENVELOPE_DATA_OVERHEAD};
+    if (link->pending >= link->window) return SHEAF_AGAIN;
+    one.message = take_buffer(link, one.size, &one.capacity);
+    if (one.message == NULL) return SHEAF_E_MEMORY;
+    if (link->session.state != SHEAF_DEVICE_SESSION_READY || seal(link, &one, frame) != SHEAF_OK) {
+        if (frame.size > 0) memcpy(one.message + SHEAF_ENVELOPE_DATA_CLEAR, frame.data, frame.size);
+    }
+    link->requests[link->used++] = one;
+    link->pending++;
+    return SHEAF_OK;
+}
+
 sheaf_status sheaf_mqtt_send(sheaf_link *link, sheaf_span bytes) {
     if (bytes.size > link->frame_bytes_max) return SHEAF_E_TOO_LARGE;
-    uint8_t *copy = malloc(bytes.size + 1);
-    if (copy == NULL) return SHEAF_E_MEMORY;
-    if (bytes.size > 0) memcpy(copy, bytes.data, bytes.size);
     pthread_mutex_lock(&link->lock);
-    int room = link->pending < link->window;
-    if (room) {
-        link->requests[link->used++] = (request){.frame = copy, .size = bytes.size};
-        link->pending++;
-    }
+    sheaf_status status = put_request(link, bytes);
     pthread_mutex_unlock(&link->lock);
-    if (room)
-        sheaf_mqtt_client_wake(link->client);
-    else
-        free(copy);
-    return room ? SHEAF_OK : SHEAF_AGAIN;
+    if (status == SHEAF_OK) sheaf_mqtt_client_wake(link->client);
+    return status;
 }
 
 static sheaf_status fetch(sheaf_link *link, frame **list, sheaf_buffer *out) {
@@ -587,6 +630,7 @@ void sheaf_mqtt_close(sheaf_link *link) {
     frames_free(&link->casts);
     sheaf_certificate_unref(link->peer);
     sheaf_mqtt_party_fini(&link->party);
+    free(link->spare);
     free(link->requests);
     free(link->url);
     pthread_mutex_destroy(&link->lock);

@@ -24,6 +24,8 @@
 #define WAITING_MAX    8u       /* requests of one session behind the one in the handler */
 #define CAST_BYTES_MAX 2097152u /* casts that the socket has not taken */
 #define LINGER_MS      2000u
+#define SPARE_MIN      65536u /* bytes of a frame */
+#define SPARES_MAX     4u
 #define SEQUENCE_AT    SHEAF_ENVELOPE_HEAD_BYTES
 
 struct sheaf_exchange {
@@ -32,7 +34,7 @@ struct sheaf_exchange {
     sheaf_mqtt_session *session;
     sheaf_certificate *peer;
     uint64_t sequence;
-    size_t size;
+    size_t size, capacity;
     uint8_t request[];
 };
 
@@ -50,6 +52,8 @@ struct sheaf_server {
 
     sheaf_mqtt_sessions sessions;
     sheaf_mqtt_session *ready, **last_ready;
+    sheaf_exchange *spares; /* of the largest size: pages that the kernel need not clear anew for each frame */
+    unsigned spares_count;
     unsigned held, handling; /* frames; those in the handler */
     unsigned references;     /* exchanges that are out, and the server itself */
     uint64_t held_back_ms;   /* since when nothing is read; 0: it is */
@@ -66,6 +70,10 @@ static void server_unref_locked(sheaf_server *server) {
     unsigned left = --server->references;
     pthread_mutex_unlock(&server->lock);
     if (left > 0) return;
+    for (sheaf_exchange *spare = server->spares, *next; spare != NULL; spare = next) {
+        next = spare->next;
+        free(spare);
+    }
     pthread_cond_destroy(&server->changed);
     pthread_mutex_destroy(&server->casting);
     pthread_mutex_destroy(&server->lock);
@@ -98,13 +106,38 @@ static void post_reject(sheaf_server *server, const char *device, const uint8_t 
 
 /* --- exchanges ---------------------------------------------------------------------------------------------------- */
 
+/* With the lock. The bytes of the frame are not cleared. */
+static sheaf_exchange *exchange_take(sheaf_server *server, size_t size) {
+    sheaf_exchange *exchange = size >= SPARE_MIN ? server->spares : NULL;
+    size_t capacity = size >= SPARE_MIN ? server->frame_bytes_max + 1u : size;
+    if (exchange != NULL) {
+        server->spares = exchange->next;
+        server->spares_count--;
+    } else {
+        exchange = malloc(sizeof *exchange + capacity);
+    }
+    if (exchange != NULL) memset(exchange, 0, sizeof *exchange);
+    if (exchange != NULL) exchange->capacity = capacity;
+    return exchange;
+}
+
+static void exchange_give_back(sheaf_server *server, sheaf_exchange *exchange) {
+    if (exchange->capacity < SPARE_MIN || server->spares_count >= SPARES_MAX) {
+        free(exchange);
+        return;
+    }
+    exchange->next = server->spares;
+    server->spares = exchange;
+    server->spares_count++;
+}
+
 static void exchange_free_locked(sheaf_exchange *exchange) {
     sheaf_server *server = exchange->server;
     sheaf_certificate_unref(exchange->peer);
     sheaf_mqtt_session_unref(exchange->session);
     server->held--;
     server->references--; /* never the last: the caller uses the server */
-    free(exchange);
+    exchange_give_back(server, exchange);
 }
 
 static void make_ready(sheaf_server *server, sheaf_mqtt_session *session) {
@@ -344,14 +377,17 @@ static sheaf_status judge(sheaf_server *server, sheaf_mqtt_session *session, she
 static sheaf_status unseal(sheaf_server *server, sheaf_mqtt_session *session, sheaf_span message,
                            sheaf_exchange **made) {
     size_t size = message.size - SHEAF_ENVELOPE_DATA_OVERHEAD;
-    sheaf_exchange *exchange = malloc(sizeof *exchange + size + 1);
+    pthread_mutex_lock(&server->lock);
+    sheaf_exchange *exchange = exchange_take(server, size + 1);
+    pthread_mutex_unlock(&server->lock);
     if (exchange == NULL) return SHEAF_AGAIN;
-    memset(exchange, 0, sizeof *exchange);
     sheaf_buffer out = {exchange->request, 0, size + 1};
     sheaf_status status =
         sheaf_aggregator_session_unseal(&session->sealed, session->device, message, &out, &exchange->sequence);
     if (status != SHEAF_OK) {
-        free(exchange);
+        pthread_mutex_lock(&server->lock);
+        exchange_give_back(server, exchange);
+        pthread_mutex_unlock(&server->lock);
         return status;
     }
     exchange->size = out.size;
@@ -397,7 +433,7 @@ static void take_data(sheaf_server *server, const char *device, const sheaf_enve
     if (status == SHEAF_OK) status = unseal(server, session, message, &exchange);
     pthread_mutex_lock(&server->lock);
     if (exchange != NULL && session->ended) {
-        free(exchange);
+        exchange_give_back(server, exchange);
         exchange = NULL;
     }
     if (exchange != NULL) append(server, session, exchange);

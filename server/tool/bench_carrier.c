@@ -21,7 +21,7 @@
 #define ANSWER_BYTES (NUMBER_BYTES + SHEAF_DIGEST_BYTES)
 /* Room for an answer too. */
 #define FRAME_MAX(load) ((uint32_t)(load)->frame_bytes + HEAD_BYTES + ANSWER_BYTES)
-#define IDLE_NS         200000L
+#define IDLE_NS         1000000L
 #define ROUND           1u
 
 /* ---- server ---- */

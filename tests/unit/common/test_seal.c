@@ -99,6 +99,10 @@ static void check_encryption(FILE *file, const field *sequence, vector_run *run)
     expect_field(file, "ct", &sealed);
     assert_int_equal(sheaf_aead_seal(&run->sender.aead, number, span_of(&associated), span_of(&plain), out), SHEAF_OK);
     assert_bytes(&sealed, out, plain.size + SHEAF_SEAL_TAG_BYTES);
+    assert_int_equal(
+        sheaf_aead_take_back(&run->sender.aead, number, span_of(&associated), out, plain.size + SHEAF_SEAL_TAG_BYTES),
+        SHEAF_OK);
+    assert_bytes(&plain, out, plain.size);
     assert_int_equal(sheaf_aead_open(&run->receiver.aead, number, span_of(&associated), span_of(&sealed), out),
                      SHEAF_OK);
     assert_bytes(&plain, out, plain.size);
@@ -206,6 +210,26 @@ static void in_place_gives_the_same_bytes(void **state) {
     free(apart);
     free(within);
     drop_channel(&made);
+}
+
+static void only_what_was_sealed_here_is_taken_back(void **state) {
+    (void)state;
+    channel made = channel_of(SHEAF_KEM_P256, nothing, nothing), other = channel_of(SHEAF_KEM_P256, nothing, nothing);
+    uint8_t sealed[20 + SHEAF_SEAL_TAG_BYTES], again[sizeof sealed];
+    sheaf_span plain = sheaf_span_of("twenty bytes of text", 20);
+    assert_int_equal(sheaf_aead_seal(&made.sender.aead, 3, nothing, plain, sealed), SHEAF_OK);
+    memcpy(again, sealed, sizeof again);
+    assert_int_equal(sheaf_aead_take_back(&other.sender.aead, 3, nothing, again, sizeof again), SHEAF_E_SEAL);
+    memcpy(again, sealed, sizeof again);
+    assert_int_equal(sheaf_aead_take_back(&made.sender.aead, 4, nothing, again, sizeof again), SHEAF_E_SEAL);
+    assert_int_equal(sheaf_aead_take_back(&made.sender.aead, 3, nothing, again, 15), SHEAF_E_TRUNCATED);
+    memcpy(again, sealed, sizeof again);
+    assert_int_equal(sheaf_aead_take_back(&made.sender.aead, 3, nothing, again, sizeof again), SHEAF_OK);
+    assert_memory_equal(again, plain.data, plain.size);
+    assert_int_equal(sheaf_aead_seal(&made.sender.aead, 3, nothing, plain, again), SHEAF_OK); /* it still seals */
+    assert_memory_equal(again, sealed, sizeof sealed);
+    drop_channel(&made);
+    drop_channel(&other);
 }
 
 static void an_empty_message_is_sealed_too(void **state) {
@@ -357,6 +381,7 @@ int main(void) {
         cmocka_unit_test(rfc_9180_a_3_1_p256),
         cmocka_unit_test(fresh_pairs_and_senders_never_repeat),
         cmocka_unit_test(in_place_gives_the_same_bytes),
+        cmocka_unit_test(only_what_was_sealed_here_is_taken_back),
         cmocka_unit_test(an_empty_message_is_sealed_too),
         cmocka_unit_test(any_changed_bit_is_found_and_nothing_plain_is_left),
         cmocka_unit_test(another_info_or_another_recipient_gives_another_key),

@@ -176,6 +176,24 @@ static void frames_are_sealed_and_opened_in_place(void **state) {
     end_talk(both);
 }
 
+static void a_request_is_taken_back_and_sealed_anew(void **state) {
+    (void)state;
+    talk *both = ready();
+    message up, frame;
+    uint64_t sequence = send_up(both, "again", &up), second = 0, opened = 0;
+    uint8_t *text = up.bytes + SHEAF_ENVELOPE_DATA_CLEAR;
+    assert_int_equal(sheaf_device_session_take_back(&both->device, up.bytes, SHEAF_ENVELOPE_DATA_OVERHEAD - 1),
+                     SHEAF_E_TRUNCATED);
+    assert_int_equal(sheaf_device_session_take_back(&both->device, up.bytes, said(&up).size), SHEAF_OK);
+    assert_memory_equal(text, "again", 5);
+    assert_int_equal(sheaf_device_session_seal(&both->device, sheaf_span_of(text, 5), room(&up), &second), SHEAF_OK);
+    assert_int_equal(second, sequence + 1);
+    assert_int_equal(take_up(both, said(&up), &frame, &opened), SHEAF_OK);
+    assert_int_equal(opened, second);
+    assert_memory_equal(said(&frame).data, "again", 5);
+    end_talk(both);
+}
+
 static void both_kems_and_both_kinds_of_keys_serve(void **state) {
     (void)state;
     static const sheaf_kem kems[] = {SHEAF_KEM_P256, SHEAF_KEM_X25519};
@@ -579,6 +597,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(frames_go_both_ways),
         cmocka_unit_test(frames_are_sealed_and_opened_in_place),
+        cmocka_unit_test(a_request_is_taken_back_and_sealed_anew),
         cmocka_unit_test(both_kems_and_both_kinds_of_keys_serve),
         cmocka_unit_test(a_lost_accept_is_given_again),
         cmocka_unit_test(a_session_message_repeated_while_replies_are_sealed_disturbs_none),
