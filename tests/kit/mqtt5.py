@@ -45,9 +45,13 @@ class Client:
         self.messages, self.on_message = [], on_message
         self.acks, self.changed, self.lock = {}, threading.Condition(), threading.Lock()
         self.packet_id, self.closed = 0, False
-        self._send(CONNECT << 4, text("MQTT") + b"\x05\x02" + struct.pack(">H", 600) + b"\x00" + text(client_id))
-        kind, body = self._read()
-        assert kind >> 4 == CONNACK and body[1] == 0, (kind, body)
+        try:
+            self._send(CONNECT << 4, text("MQTT") + b"\x05\x02" + struct.pack(">H", 600) + b"\x00" + text(client_id))
+            kind, body = self._read()
+            assert kind >> 4 == CONNACK and body[1] == 0, (kind, body)
+        except (OSError, AssertionError):
+            self.socket.close()
+            raise
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
