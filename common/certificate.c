@@ -234,6 +234,46 @@ sheaf_status sheaf_certificate_read_chain(const sheaf_span *ders, size_t count, 
     return status;
 }
 
+/* Takes `shared` for *own, whose DER is the same. */
+static void replace_x509(X509 **own, X509 *shared) {
+    (void)X509_up_ref(shared);
+    X509_free(*own);
+    *own = shared;
+}
+
+/* The objects came from the same bytes as our own, which had to pass first, so nothing that was checked changes. What is
+ * saved is the decoded key with its curve and the parsed names, 5 KiB a certificate; see docs/MEASURED.md, B3. */
+static void share_objects(sheaf_certificate *certificate, X509 *const *chain) {
+    replace_x509(&certificate->x509, chain[0]);
+    certificate->key = X509_get0_pubkey(certificate->x509);
+    for (int i = 0; i < sk_X509_num(certificate->intermediates); i++) {
+        X509 *own = sk_X509_value(certificate->intermediates, i);
+        replace_x509(&own, chain[i + 1]);
+        (void)sk_X509_set(certificate->intermediates, i, own);
+    }
+}
+
+sheaf_status sheaf_certificate_share_chain(X509 *const *chain, size_t count, sheaf_certificate **out,
+                                           sheaf_problem *problem) {
+    unsigned char *ders[SHEAF_CHAIN_MAX] = {NULL};
+    sheaf_span spans[SHEAF_CHAIN_MAX];
+    size_t encoded = 0;
+    *out = NULL;
+    if (count == 0 || count > SHEAF_CHAIN_MAX) return refuse(problem, "no certificate came, or too many");
+    (void)ERR_set_mark();
+    for (; encoded < count; encoded++) {
+        int size = i2d_X509(chain[encoded], &ders[encoded]);
+        if (size <= 0) break;
+        spans[encoded] = sheaf_span_of(ders[encoded], (size_t)size);
+    }
+    (void)ERR_pop_to_mark();
+    sheaf_status status = encoded == count ? sheaf_certificate_read_chain(spans, count, out, problem)
+                                           : refuse(problem, "not a certificate");
+    if (status == SHEAF_OK) share_objects(*out, chain);
+    for (size_t i = 0; i < encoded; i++) OPENSSL_free(ders[i]);
+    return status;
+}
+
 /* All certificates of a PEM text; other blocks are passed over. At least one, or SHEAF_E_CERTIFICATE. */
 static sheaf_status read_pem_text(sheaf_span text, const char *path, STACK_OF(X509) * certificates,
                                   sheaf_problem *problem) {

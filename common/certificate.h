@@ -47,6 +47,9 @@ SHEAF_MUST_USE sheaf_status sheaf_certificate_read(sheaf_span der, sheaf_certifi
 /* A peer's own certificate, then those that it brings along towards its authority. count: 1 to SHEAF_CHAIN_MAX. */
 SHEAF_MUST_USE sheaf_status sheaf_certificate_read_chain(const sheaf_span *ders, size_t count, sheaf_certificate **out,
                                                          sheaf_problem *problem);
+/* The same for certificates that OpenSSL has parsed already: they are kept by reference, not a second time. */
+SHEAF_MUST_USE sheaf_status sheaf_certificate_share_chain(X509 *const *chain, size_t count, sheaf_certificate **out,
+                                                          sheaf_problem *problem);
 /* The first certificate of a PEM file; further ones are kept as intermediates. */
 SHEAF_MUST_USE sheaf_status sheaf_certificate_from_pem_file(const char *path, sheaf_certificate **out,
                                                             sheaf_problem *problem);

@@ -182,20 +182,12 @@ static int is_root(X509 *x509) { return (X509_get_extension_flags(x509) & EXFLAG
 
 sheaf_status sheaf_tls_read_peer(X509_STORE_CTX *verified, sheaf_certificate **out, sheaf_problem *problem) {
     STACK_OF(X509) *chain = X509_STORE_CTX_get0_chain(verified);
-    unsigned char *ders[SHEAF_CHAIN_MAX] = {NULL};
-    sheaf_span spans[SHEAF_CHAIN_MAX];
+    X509 *certificates[SHEAF_CHAIN_MAX];
     size_t count = 0;
-    int whole = 1;
-    for (int i = 0; whole && i < sk_X509_num(chain) && count < SHEAF_CHAIN_MAX; i++) {
+    for (int i = 0; i < sk_X509_num(chain) && count < SHEAF_CHAIN_MAX; i++) {
         X509 *x509 = sk_X509_value(chain, i);
         if (i > 0 && is_root(x509)) break;
-        int size = i2d_X509(x509, &ders[count]);
-        whole = size > 0;
-        if (whole) spans[count] = sheaf_span_of(ders[count], (size_t)size);
-        count += (size_t)whole;
+        certificates[count++] = x509;
     }
-    sheaf_status status = whole ? sheaf_certificate_read_chain(spans, count, out, problem)
-                                : sheaf_problem_set(problem, SHEAF_E_CERTIFICATE, "not a certificate");
-    for (size_t i = 0; i < count; i++) OPENSSL_free(ders[i]);
-    return status;
+    return sheaf_certificate_share_chain(certificates, count, out, problem);
 }

@@ -6,6 +6,7 @@
 
 #include <openssl/asn1.h>
 #include <openssl/err.h>
+#include <openssl/x509.h>
 
 #include "common/certificate.h"
 #include "common/file.h"
@@ -120,6 +121,53 @@ static void a_reference_keeps_it_alive(void **state) {
     assert_string_equal(sheaf_certificate_identity(second)->name, "d1");
     sheaf_certificate_unref(second);
     sheaf_certificate_unref(NULL);
+}
+
+/* Parsed by OpenSSL alone, as TLS does it; NULL is no outcome. */
+static X509 *parsed_by_openssl(const char *role, const char *name, const pki_kit_options *options) {
+    sheaf_buffer der = {0};
+    assert_int_equal(sheaf_file_read_whole(pki_kit_issue(kit, role, name, options)->der, 65536, &der, NULL), SHEAF_OK);
+    const unsigned char *at = der.data;
+    X509 *x509 = d2i_X509(NULL, &at, (long)der.size);
+    assert_non_null(x509);
+    free(der.data);
+    return x509;
+}
+
+static void a_shared_chain_is_kept_as_it_is_and_outlives_its_giver(void **state) {
+    (void)state;
+    X509 *chain[] = {parsed_by_openssl("device", "d1", NULL),
+                     parsed_by_openssl("device", "d2", &(pki_kit_options){.is_authority = 1})};
+    uint8_t digest[SHEAF_DIGEST_BYTES];
+    sheaf_certificate *certificate = NULL;
+    assert_int_equal(X509_digest(chain[0], EVP_sha256(), digest, NULL), 1);
+    assert_int_equal(sheaf_certificate_share_chain(chain, 2, &certificate, NULL), SHEAF_OK);
+    assert_ptr_equal(sheaf_certificate_x509(certificate), chain[0]);
+    assert_int_equal(sk_X509_num(sheaf_certificate_intermediates(certificate)), 1);
+    assert_ptr_equal(sk_X509_value(sheaf_certificate_intermediates(certificate), 0), chain[1]);
+    X509_free(chain[0]);
+    X509_free(chain[1]);
+    assert_string_equal(sheaf_certificate_identity(certificate)->name, "d1");
+    assert_memory_equal(sheaf_certificate_fingerprint(certificate), digest, sizeof digest);
+    sheaf_certificate_unref(certificate);
+}
+
+static void a_shared_chain_must_pass_the_same_rules(void **state) {
+    (void)state;
+    sheaf_certificate *certificate = NULL;
+    sheaf_problem problem = {0};
+    X509 *bad = parsed_by_openssl("device", "d1", &(pki_kit_options){.eku = "serverAuth"});
+    X509 *many[] = {bad, bad, bad, bad, bad, bad};
+    _Static_assert(sizeof many / sizeof many[0] == SHEAF_CHAIN_MAX + 1, "one too many");
+    assert_int_equal(sheaf_certificate_share_chain(many, 1, &certificate, &problem), SHEAF_E_CERTIFICATE);
+    assert_null(certificate);
+    assert_non_null(strstr(problem.text, "needs extendedKeyUsage clientAuth"));
+    assert_int_equal(sheaf_certificate_share_chain(many, 0, &certificate, &problem), SHEAF_E_CERTIFICATE);
+    assert_int_equal(sheaf_certificate_share_chain(many, SHEAF_CHAIN_MAX + 1, &certificate, &problem),
+                     SHEAF_E_CERTIFICATE);
+    assert_non_null(strstr(problem.text, "too many"));
+    assert_int_equal(ERR_peek_error(), 0);
+    X509_free(bad);
 }
 
 static void usage_must_fit_the_role(void **state) {
@@ -313,6 +361,8 @@ int main(void) {
         cmocka_unit_test(roles_have_one_name_each),
         cmocka_unit_test(keeps_the_der_that_it_was_read_from),
         cmocka_unit_test(a_reference_keeps_it_alive),
+        cmocka_unit_test(a_shared_chain_is_kept_as_it_is_and_outlives_its_giver),
+        cmocka_unit_test(a_shared_chain_must_pass_the_same_rules),
         cmocka_unit_test(usage_must_fit_the_role),
         cmocka_unit_test(subject_is_exactly_one_tenant_role_and_name),
         cmocka_unit_test(names_are_spelled_in_bytes),
