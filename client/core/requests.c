@@ -59,8 +59,11 @@ sheaf_status sheaf_session_make_progress(sheaf_session *s, sheaf_span *payload) 
     return SHEAF_OK;
 }
 
+/* The certificate may be another than when the update was sealed, if the link was lost since or an answer was. */
 sheaf_status sheaf_session_make_offer(sheaf_session *s, sheaf_span *payload) {
     (void)payload;
+    sheaf_status status = sheaf_session_sign_again(s);
+    if (status != SHEAF_OK) return status;
     head(s, sheaf_v1_Request_offer_tag);
     sheaf_v1_Offer *offer = &s->message.request.body.offer;
     copy_bytes(&offer->statement.size, offer->statement.bytes, s->record.statement, s->record.statement_bytes);

@@ -192,7 +192,7 @@ static sheaf_status hold_off(sheaf_session *s) {
 
 static sheaf_status settle(sheaf_session *s) {
     s->settled++;
-    return sheaf_session_sign_again(s);
+    return SHEAF_OK;
 }
 
 static sheaf_status forget_update(sheaf_session *s) {
@@ -252,7 +252,6 @@ typedef struct {
 static const transition transitions[] = {
     /* in                       on                   if                    then                           next */
     {SHEAF_EDGE_JOINING, SHEAF_ON_WELCOME, NULL, welcome, SHEAF_EDGE_ASKING},
-    {ANY, SHEAF_ON_WELCOME, NULL, welcome, SAME},
     {ANY, SHEAF_ON_UNWELCOME, NULL, tell_refusal, SHEAF_EDGE_JOINING},
     {SHEAF_EDGE_JOINING, SHEAF_ON_FAILED, NULL, give_up, SHEAF_EDGE_JOINING},
 
@@ -297,6 +296,7 @@ static const transition transitions[] = {
     {SHEAF_EDGE_FINISHING, SHEAF_ON_DONE, NULL, counted, SHEAF_EDGE_ASKING},
     {SHEAF_EDGE_FINISHING, SHEAF_ON_FAILED, NULL, retry_work_later, SAME},
 
+    {ANY, SHEAF_ON_WELCOME, NULL, welcome, SAME},
     {ANY, SHEAF_ON_BUSY, NULL, wait_as_told, SAME},
     {ANY, SHEAF_ON_NOTED, in_a_reporting_state, next_report, SAME},
     {ANY, SHEAF_ON_NOTED, NULL, NULL, SAME},

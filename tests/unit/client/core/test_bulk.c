@@ -96,6 +96,16 @@ static void a_window_waits_as_it_is_told(void **state) {
     assert_int_equal(world.of_kind[SHEAF_EDGE_LINK_LOST], 0);
 }
 
+static void an_aggregator_that_takes_smaller_chunks_after_a_lost_link_gets_them(void **state) {
+    (void)state;
+    assert_int_equal(edge_world_run_to(&world, SHEAF_EDGE_UPLOADING), 1);
+    world.server.chunk_bytes = CHUNK / 2;
+    world.receive = SHEAF_E_NETWORK;
+    assert_counted_once();
+    assert_int_equal(world.server.chunk_size, CHUNK / 2);
+    assert_int_equal(world.server.off_grid, 0);
+}
+
 static unsigned busy_query;
 static int busy_for_one_part(edge_world *w, const sheaf_v1_Request *request, sheaf_v1_Reply *reply, sheaf_span *out) {
     if (request->which_body != sheaf_v1_Request_model_tag || w->hook_count++ != busy_query) return 1;
@@ -249,6 +259,7 @@ int main(void) {
         TEST(only_the_chunk_that_was_lost_travels_again),
         TEST(a_lost_chunk_is_noticed_before_the_long_silence),
         TEST(a_window_waits_as_it_is_told),
+        TEST(an_aggregator_that_takes_smaller_chunks_after_a_lost_link_gets_them),
         TEST(a_part_that_must_wait_is_asked_for_again),
         TEST(a_cast_brings_the_whole_model),
         TEST(what_a_cast_loses_is_asked_for),

@@ -162,6 +162,22 @@ static void a_renewed_certificate_signs_the_same_payload_again(void **state) {
     assert_int_equal(world.trainings, 1);
 }
 
+static void a_certificate_that_is_renewed_while_it_offers_or_sends_costs_no_attempt(void **state) {
+    (void)state;
+    for (int state_now = SHEAF_EDGE_OFFERING; state_now <= SHEAF_EDGE_UPLOADING; state_now++) {
+        edge_world_close(&world);
+        edge_world_open(&world, 1);
+        assert_int_equal(edge_world_start(&world), SHEAF_OK);
+        assert_int_equal(edge_world_run_to(&world, (sheaf_edge_state)state_now), 1);
+        world.device_certificate = 0xde;
+        world.receive = SHEAF_E_NETWORK; /* its link is replaced */
+        world.server.offer_known = 0;    /* as is the aggregator, which takes no other certificate's statement */
+        assert_counted_once();
+        assert_int_equal(world.of_kind[SHEAF_EDGE_REFUSED], 0);
+        assert_int_equal(world.trainings, 1);
+    }
+}
+
 static void a_stored_update_that_rotted_is_made_again(void **state) {
     (void)state;
     assert_int_equal(edge_world_run_to(&world, SHEAF_EDGE_OFFERING), 1);
@@ -243,6 +259,7 @@ int main(void) {
         CASE(a_lost_link_introduces_itself_again),
         CASE(a_stored_update_that_broke_off_while_it_was_sent_is_made_again),
         CASE(a_renewed_certificate_signs_the_same_payload_again),
+        CASE(a_certificate_that_is_renewed_while_it_offers_or_sends_costs_no_attempt),
         CASE(a_stored_update_that_rotted_is_made_again),
         CASE(a_state_that_rotted_is_told_and_starts_afresh),
         CASE(the_state_of_another_job_is_refused),
