@@ -80,14 +80,14 @@ def read_safetensors(path):
 
 
 class Fleet:
-    def __init__(self, devices=4, rounds=3, workers=2, seed=1, chunk_bytes=262144, more="", transport="nng"):
+    def __init__(self, devices=4, rounds=3, workers=2, seed=1, chunk_bytes=262144, more="", transport="nng", network=NETWORK):
         """`more`: further lines of sheafd's config, each ended by a newline. `transport`: nng, mqtt, or both: the first half of
-        the devices over MQTT."""
+        the devices over MQTT. `network`: the file of the network that is trained."""
         self.folder = tempfile.mkdtemp(prefix="sheaf-fleet-")
         self.pki = os.path.join(self.folder, "pki")
         self.state = os.path.join(self.folder, "state")
         self.names = [f"d{i:02}" for i in range(devices)]
-        self.server, self.devices = None, {}
+        self.server, self.devices, self.network = None, {}, network
         self.via_broker = self.names[:{"nng": 0, "mqtt": devices, "both": devices // 2}[transport]]
         sheaf("pki", "init", "--dir", self.pki)
         sheaf("pki", "issue", "--dir", self.pki, "--role", "aggregator", "--name", "aggregator", "--tenant", TENANT)
@@ -98,7 +98,7 @@ class Fleet:
             self.broker.start()
         sheaf("data", "split", "--data", DIGITS, "--clients", str(devices), "--test-fraction", "0.2", "--seed", "1",
               "--out", os.path.join(self.folder, "data"))
-        sheaf("model", "init", NETWORK, "--seed", "1", "-o", os.path.join(self.folder, "initial.safetensors"))
+        sheaf("model", "init", network, "--seed", "1", "-o", os.path.join(self.folder, "initial.safetensors"))
         self.config = os.path.join(self.folder, "sheafd.yaml")
         self.settings = dict(listen="tls+tcp://127.0.0.1:0", folder=self.folder, pki=self.pki, workers=workers, tenant=TENANT,
                              job=JOB, rounds=rounds, devices=devices, seed=seed, chunk_bytes=chunk_bytes, more=more,
@@ -141,7 +141,7 @@ class Fleet:
     def device_config(self, name, **changes):
         index = self.names.index(name) if name in self.names else 0
         url = self.broker.url if name in self.via_broker else self.settings["listen"]
-        settings = dict(url=url, job=JOB, folder=self.folder, name=name, pki=self.pki, network=NETWORK,
+        settings = dict(url=url, job=JOB, folder=self.folder, name=name, pki=self.pki, network=self.network,
                         chunk_bytes=self.settings["chunk_bytes"],
                         data=os.path.join(self.folder, "data", f"client-{index:0{max(2, len(str(len(self.names) - 1)))}}.csv"))
         settings.update(changes)
