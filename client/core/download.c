@@ -107,7 +107,9 @@ sheaf_status sheaf_session_begin_download(sheaf_session *s) {
     if (status != SHEAF_OK) return status;
     download->standing = ours && !plain ? standing : 0;
     download->tells_held = s->port.storage.keeps_old && s->record.held_known && !plain;
-    download->narrow = download->tells_held;
+    /* The first answer may say that it is all cast: then a second part beside it would come in vain. */
+    int may_be_cast = s->port.transport.join != NULL && download->standing == 0 && !plain;
+    download->narrow = download->tells_held || may_be_cast;
     download->took_shortcut = download->standing > 0;
     s->work_ms = 0;
     return sheaf_session_begin_check(s);

@@ -51,7 +51,7 @@ typedef struct {
     int took_shortcut; /* what is here is not only what the aggregator sent for it, one part after the other */
     int plain;         /* a shortcut led to a wrong digest: none until a model is whole */
     int tells_held;    /* the version held may serve */
-    int narrow;        /* one query at a time, because answers are shorter than was asked for */
+    int narrow;        /* one query at a time: answers are shorter than was asked for, or all may come by a cast */
     int pulls;         /* a cast was left: no other in this download */
     int casting;       /* takes what is cast */
     int begun;         /* and took some of it */
