@@ -15,9 +15,10 @@ sys.dont_write_bytecode = True
 for part in ("kit", "fault"):
     sys.path.insert(0, os.path.join(os.environ["SHEAF_SOURCE"], "tests", part))
 import fleet  # noqa: E402
+import service  # noqa: E402
 from counting_proxy import DOWN, UP, Counting  # noqa: E402
 
-UNITS, CHUNK_BYTES, WINDOW = 28000, 65536, 2
+UNITS, CHUNK_BYTES, WINDOW = (7000, 16384, 2) if service.sanitized() else (28000, 65536, 2)
 MODEL_BYTES = 4 * (64 * UNITS + UNITS + 10 * UNITS + 10)  # two dense layers on 64 pixels; an update in F32 is as long
 EXAMPLES, SETTLED_S = 16, 0.3
 # A window at most was on its way. Past a broker, its sender does not hear of the death at once and sends it again, a few
