@@ -4,6 +4,7 @@
 #include "client/core/session.h"
 
 #define REPLY_MS       30000u
+#define LOOKS          8u /* at the line, in reply_ms */
 #define PAUSE_MS       250u
 #define PAUSE_MOST_MS  15000u
 #define DOUBLINGS      7u
@@ -195,15 +196,28 @@ static uint32_t listen_pause(uint64_t waited_ms) {
     return pause < LISTEN_MOST_MS ? (uint32_t)pause : LISTEN_MOST_MS;
 }
 
+static uint32_t reply_ms(const sheaf_session *s) { return s->port.reply_ms != 0 ? s->port.reply_ms : REPLY_MS; }
+
+/* A large frame on a slow line is no silence, though it may take minutes. */
+static void look_at_the_line(sheaf_session *s) {
+    sheaf_session_exchange *exchange = &s->exchange;
+    uint64_t now = sheaf_session_now(s);
+    if (s->port.transport.moved == NULL || now < exchange->look_ms) return;
+    uint64_t moved = s->port.transport.moved(s->port.transport.context);
+    exchange->look_ms = now + reply_ms(s) / LOOKS;
+    if (moved != exchange->moved) exchange->heard_ms = now;
+    exchange->moved = moved;
+}
+
 static sheaf_status listen(sheaf_session *s, uint32_t *wait_ms) {
     size_t size = 0;
     sheaf_status status =
         s->port.transport.receive(s->port.frame, s->port.frame_bytes, &size, s->port.transport.context);
     if (status == SHEAF_OK) return take_reply(s, size);
-    uint64_t waited_ms = sheaf_session_now(s) - s->exchange.heard_ms;
-    uint32_t reply_ms = s->port.reply_ms != 0 ? s->port.reply_ms : REPLY_MS;
     if (status == SHEAF_AGAIN && s->exchange.in_flight == 0) return sheaf_session_cast_listen(s, wait_ms);
-    if (status == SHEAF_AGAIN && waited_ms < reply_ms) {
+    look_at_the_line(s);
+    uint64_t waited_ms = sheaf_session_now(s) - s->exchange.heard_ms;
+    if (status == SHEAF_AGAIN && waited_ms < reply_ms(s)) {
         *wait_ms = listen_pause(waited_ms);
         return s->download.casting ? sheaf_session_cast_listen(s, wait_ms) : SHEAF_AGAIN;
     }

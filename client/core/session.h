@@ -38,6 +38,8 @@ typedef struct {
     int hello_due;      /* a fresh or lost link introduces itself before anything else */
     pb_size_t asked;    /* tag of what is in flight */
     uint64_t heard_ms;  /* when the silence began */
+    uint64_t moved;     /* on the line, when it was last looked at, */
+    uint64_t look_ms;   /* and when to look again */
     uint64_t next_ms;   /* no request before */
     uint32_t failures;  /* in a row, without a usable reply */
     sheaf_status stray; /* what came instead of an answer, 0 if nothing did */

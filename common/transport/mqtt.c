@@ -90,5 +90,6 @@ const sheaf_transport sheaf_transport_mqtt = {
     .cancel = sheaf_mqtt_cancel,
     .peer = sheaf_mqtt_peer,
     .join = sheaf_mqtt_join,
+    .moved = sheaf_mqtt_moved,
     .close = sheaf_mqtt_close,
 };

@@ -32,6 +32,7 @@
 #define TURN_MS           1000u
 #define JOINED_MAX        4u
 #define THREAD_STACK      (512u * 1024u)
+#define MOVED_MIN         512u /* a keep-alive is about fifty bytes each way in 20 s */
 
 typedef struct posted posted;
 struct posted {
@@ -59,13 +60,18 @@ struct sheaf_mqtt_client {
     int closing;
     uint64_t linger_until_ms;
 
+    _Atomic uint64_t moved; /* movement.sent + .received, for everybody */
+
     struct mosquitto *connection; /* the thread's own from here on */
     SSL_CTX *context;
     int is_connected, is_lost;
     uint64_t since_ms, deadline_ms, retry_ms;
     uint32_t pause_ms, taken_ms;
     int alert, is_taken_over;
-    sheaf_problem reason; /* why the connection under way fails */
+    sheaf_mqtt_movement movement;     /* over all connections */
+    uint64_t written_seen, read_seen; /* of this one's bytes: those in `movement` */
+    uint64_t read_at_message;         /* its bytes when the last message had come */
+    sheaf_problem reason;             /* why the connection under way fails */
 };
 
 static _Thread_local const sheaf_mqtt_client *running; /* whose thread this is */
@@ -167,7 +173,14 @@ static void end_connection(sheaf_mqtt_client *client) {
     SSL_CTX_free(client->context);
     client->connection = NULL;
     client->context = NULL;
+    client->written_seen = client->read_seen = client->read_at_message = 0;
     ERR_clear_error();
+}
+
+/* Bytes of TLS that were read from this connection. */
+static uint64_t bytes_read(const sheaf_mqtt_client *client) {
+    const SSL *ssl = client->connection != NULL ? mosquitto_ssl_get(client->connection) : NULL;
+    return ssl != NULL && SSL_get_rbio(ssl) != NULL ? BIO_number_read(SSL_get_rbio(ssl)) : 0;
 }
 
 /* What the handshake found is nearer to the cause than the alert, and that nearer than libmosquitto's number. */
@@ -223,6 +236,7 @@ static void on_message(struct mosquitto *connection, void *argument, const struc
                        const mosquitto_property *properties) {
     (void)connection, (void)properties;
     sheaf_mqtt_client *client = argument;
+    client->read_at_message = bytes_read(client);
     if (message->payloadlen < 0) return;
     client->events.on_message(client->events.context, message->topic,
                               sheaf_span_of(message->payload, (size_t)message->payloadlen), message->retain);
@@ -441,6 +455,27 @@ size_t sheaf_mqtt_client_unsent(const sheaf_mqtt_client *client) {
     if (client->connection == NULL || ioctl(mosquitto_socket(client->connection), SIOCOUTQ, &bytes) != 0) return 0;
     return bytes > 0 ? (size_t)bytes : 0;
 }
+
+/* Adds what has moved beyond *seen, if it is more than a keep-alive. */
+static void note_moved(uint64_t moved, uint64_t *seen, uint64_t *sum) {
+    if (moved < *seen + MOVED_MIN) return;
+    *sum += moved - *seen;
+    *seen = moved;
+}
+
+void sheaf_mqtt_client_movement(sheaf_mqtt_client *client, sheaf_mqtt_movement *out) {
+    const SSL *ssl = client->connection != NULL ? mosquitto_ssl_get(client->connection) : NULL;
+    if (ssl != NULL && SSL_get_wbio(ssl) != NULL) {
+        uint64_t written = BIO_number_written(SSL_get_wbio(ssl)), unsent = sheaf_mqtt_client_unsent(client);
+        note_moved(written > unsent ? written - unsent : 0, &client->written_seen, &client->movement.sent);
+        note_moved(bytes_read(client), &client->read_seen, &client->movement.received);
+    }
+    client->movement.arriving = (size_t)(bytes_read(client) - client->read_at_message);
+    client->moved = client->movement.sent + client->movement.received;
+    *out = client->movement;
+}
+
+uint64_t sheaf_mqtt_client_moved(sheaf_mqtt_client *client) { return client->moved; }
 
 sheaf_status sheaf_mqtt_client_join(sheaf_mqtt_client *client, const char *topic) {
     sheaf_status status = SHEAF_E_MEMORY;

@@ -52,6 +52,17 @@ size_t sheaf_mqtt_client_queued(sheaf_mqtt_client *client);
 sheaf_status sheaf_mqtt_client_publish(sheaf_mqtt_client *client, const char *topic, sheaf_span message);
 /* In callbacks: bytes that the peer's kernel has not acknowledged. */
 size_t sheaf_mqtt_client_unsent(const sheaf_mqtt_client *client);
+
+/* Signs of life of the line. They count TLS's bytes in steps of some hundreds, so that a keep-alive is none. */
+typedef struct {
+    uint64_t sent; /* acknowledged by the peer's kernel */
+    uint64_t received;
+    size_t arriving; /* since the last whole message: much of it means that a large one is on its way */
+} sheaf_mqtt_movement;
+/* In callbacks. */
+void sheaf_mqtt_client_movement(sheaf_mqtt_client *client, sheaf_mqtt_movement *out);
+/* sent + received when it was last looked at; any thread. */
+uint64_t sheaf_mqtt_client_moved(sheaf_mqtt_client *client);
 /* Subscribes now and after every reconnect. SHEAF_E_MEMORY: too many topics. */
 SHEAF_MUST_USE sheaf_status sheaf_mqtt_client_join(sheaf_mqtt_client *client, const char *topic);
 void sheaf_mqtt_client_leave(sheaf_mqtt_client *client, const char *topic);

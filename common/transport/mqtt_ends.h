@@ -57,5 +57,6 @@ SHEAF_MUST_USE sheaf_status sheaf_mqtt_send(sheaf_link *link, sheaf_span frame);
 SHEAF_MUST_USE sheaf_status sheaf_mqtt_receive(sheaf_link *link, sheaf_buffer *out, sheaf_problem *problem);
 void sheaf_mqtt_cancel(sheaf_link *link);
 sheaf_certificate *sheaf_mqtt_peer(sheaf_link *link);
+uint64_t sheaf_mqtt_moved(sheaf_link *link);
 SHEAF_MUST_USE sheaf_status sheaf_mqtt_join(sheaf_link *link, const sheaf_cast_group *group);
 void sheaf_mqtt_close(sheaf_link *link);

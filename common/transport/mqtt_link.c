@@ -10,7 +10,7 @@
  * request is sealed anew.
  *
  * Requests fail together (SHEAF_E_NETWORK) when the broker cannot be reached, when nobody answers a handshake within
- * handshake_ms or a request within PATIENCE_MS, and when the aggregator refuses the session.
+ * handshake_ms or a request within PATIENCE, and when the aggregator refuses the session.
  *
  * Threads: the client's thread does the protocol, the caller's only puts requests in and takes frames out. `lock` guards
  * everything; it is not held while a function of the client is called that calls back, and none does. */
@@ -26,7 +26,8 @@
 #define RESEND_MIN_MS   300u
 #define RESEND_MAX_MS   10000u
 #define OPEN_RESEND_MS  500u
-#define PATIENCE_MS     60000u /* for one request, with a session that stands */
+#define PATIENCE        6u     /* times handshake_ms, for one request while nothing moves and the session stands */
+#define ARRIVING_MIN    32768u /* bytes of a message that is not whole yet: perhaps the answer */
 #define REOPEN_MIN_MS   100u
 #define REOPEN_MAX_MS   10000u
 #define REOPENS_MAX     3u  /* sessions in a row that a request may see end by no fault of its own */
@@ -43,7 +44,8 @@ typedef struct {
     int is_sealed;
     uint64_t sequence;
     unsigned sendings, reopens;
-    uint64_t first_ms, sent_ms, resend_ms;
+    uint64_t alive_ms; /* when bytes of it last moved; 0: it was never sent */
+    uint64_t sent_ms, resend_ms;
     uint32_t wait_ms;
 } request;
 
@@ -70,6 +72,7 @@ struct sheaf_link {
     uint64_t hello_ms, opening_since_ms, reopen_ms; /* next sending; 0: not opening; not before */
     uint32_t hello_wait_ms, reopen_pause_ms;
     uint32_t round_trip_ms, deviation_ms; /* smoothed; 0: not measured */
+    sheaf_mqtt_movement movement;         /* when it was last looked at */
 
     request *requests; /* `window` places, in the order of sending: oldest first */
     uint32_t pending;  /* places in use, and answers that were not fetched */
@@ -372,7 +375,10 @@ static void on_connected(void *context) {
     link->is_connected = 1;
     link->hello_ms = now;
     if (link->opening_since_ms != 0) link->opening_since_ms = now;
-    for (uint32_t i = 0; i < link->used; i++) link->requests[i].resend_ms = now;
+    for (uint32_t i = 0; i < link->used; i++) {
+        link->requests[i].resend_ms = now;
+        if (link->requests[i].alive_ms != 0) link->requests[i].alive_ms = now;
+    }
     pthread_mutex_unlock(&link->lock);
 }
 
@@ -441,7 +447,7 @@ static int seal_in_place(sheaf_link *link, request *one) {
 
 static uint64_t turn_of_request(sheaf_link *link, request *one, uint64_t now) {
     if (one->is_sealed && now < one->resend_ms) return one->resend_ms;
-    if (one->sendings > 0 && sheaf_mqtt_client_unsent(link->client) > 0)
+    if (one->sendings > 0 && (sheaf_mqtt_client_unsent(link->client) > 0 || link->movement.arriving >= ARRIVING_MIN))
         return now + 50; /* the line is slow, not lost */
     if (!one->is_sealed && !seal_in_place(link, one)) return now + 50;
     if (sheaf_mqtt_client_publish(link->client, link->up, sheaf_span_of(one->message, one->size)) != SHEAF_OK)
@@ -450,16 +456,30 @@ static uint64_t turn_of_request(sheaf_link *link, request *one, uint64_t now) {
     if (one->wait_ms > RESEND_MAX_MS) one->wait_ms = RESEND_MAX_MS;
     one->sendings++;
     one->sent_ms = now;
-    if (one->first_ms == 0) one->first_ms = now;
+    if (one->alive_ms == 0) one->alive_ms = now;
     one->resend_ms = now + one->wait_ms;
     return one->resend_ms;
 }
 
+/* Bytes that come are a sign of life, and so are those of a request that leaves; but not those of a repetition. */
+static void note_progress(sheaf_link *link, const sheaf_mqtt_movement *movement, uint64_t now) {
+    int comes = movement->received != link->movement.received, goes = movement->sent != link->movement.sent;
+    link->movement = *movement;
+    for (uint32_t i = 0; i < link->used; i++) {
+        request *one = &link->requests[i];
+        if (one->sendings > 0 && (comes || (goes && one->sendings == 1))) one->alive_ms = now;
+    }
+}
+
 static uint64_t turn_of_requests(sheaf_link *link, uint64_t now) {
     uint64_t until = UINT64_MAX;
+    sheaf_mqtt_movement movement;
+    if (link->used == 0) return until;
+    sheaf_mqtt_client_movement(link->client, &movement);
+    note_progress(link, &movement, now);
     for (uint32_t i = 0; i < link->used && link->session.state == SHEAF_DEVICE_SESSION_READY; i++) {
         request *one = &link->requests[i];
-        if (one->first_ms != 0 && now >= one->first_ms + PATIENCE_MS) {
+        if (one->alive_ms != 0 && now >= one->alive_ms + (uint64_t)PATIENCE * link->handshake_ms) {
             end_session(link, now, "no answer comes from the aggregator");
             return now;
         }
@@ -599,6 +619,8 @@ void sheaf_mqtt_cancel(sheaf_link *link) {
 }
 
 sheaf_certificate *sheaf_mqtt_peer(sheaf_link *link) { return link->peer; }
+
+uint64_t sheaf_mqtt_moved(sheaf_link *link) { return sheaf_mqtt_client_moved(link->client); }
 
 sheaf_status sheaf_mqtt_join(sheaf_link *link, const sheaf_cast_group *group) {
     sheaf_status status = SHEAF_OK;

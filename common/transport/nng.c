@@ -14,5 +14,6 @@ const sheaf_transport sheaf_transport_nng = {
     .receive = sheaf_nng_receive,
     .cancel = sheaf_nng_cancel,
     .peer = sheaf_nng_peer,
+    .moved = sheaf_nng_moved,
     .close = sheaf_nng_close,
 };

@@ -18,4 +18,5 @@ SHEAF_MUST_USE sheaf_status sheaf_nng_send(sheaf_link *link, sheaf_span frame);
 SHEAF_MUST_USE sheaf_status sheaf_nng_receive(sheaf_link *link, sheaf_buffer *out, sheaf_problem *problem);
 void sheaf_nng_cancel(sheaf_link *link);
 sheaf_certificate *sheaf_nng_peer(sheaf_link *link);
+uint64_t sheaf_nng_moved(sheaf_link *link);
 void sheaf_nng_close(sheaf_link *link);

@@ -461,6 +461,13 @@ sheaf_certificate *sheaf_nng_peer(sheaf_link *link) {
     return peer;
 }
 
+uint64_t sheaf_nng_moved(sheaf_link *link) {
+    pthread_mutex_lock(&link->lock);
+    uint64_t moved = link->phase >= HELLO_IN && !link->abandoned ? sheaf_sp_moved(&link->sp) : 0;
+    pthread_mutex_unlock(&link->lock);
+    return moved;
+}
+
 /* ---- open and close ---- */
 
 static sheaf_status open_tls(sheaf_link *link, const sheaf_transport_options *options, sheaf_problem *problem) {

@@ -121,6 +121,9 @@ struct sheaf_transport {
     /* From now on takes what is cast to this group, and to no other; NULL leaves it. The function is NULL for carriers
      * that cannot. */
     sheaf_status (*join)(sheaf_link *link, const sheaf_cast_group *group);
+    /* Grows while bytes of frames move on the line, up or down; what only keeps a connection alive does not count. The
+     * function is NULL for carriers without a line. */
+    uint64_t (*moved)(sheaf_link *link);
     void (*close)(sheaf_link *link); /* NULL is fine */
 };
 

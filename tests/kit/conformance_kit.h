@@ -15,6 +15,7 @@
 #define CONFORMANCE_LISTENS  4u /* the server owns its address; over MQTT the broker does */
 #define CONFORMANCE_CROWDED  8u /* one identity may hold several links; a broker keeps one of a name */
 #define CONFORMANCE_CUTS     16u /* cancel takes back what has not reached the handler; past a broker it may come to it */
+#define CONFORMANCE_IN_ORDER 32u /* also when connections break */
 
 typedef struct {
     const sheaf_transport *transport;

@@ -509,6 +509,11 @@ static sheaf_status transport_join(const uint8_t group[SHEAF_EDGE_GROUP_BYTES],
     return SHEAF_OK;
 }
 
+static uint64_t transport_moved(void *context) {
+    const edge_world *world = context;
+    return world->now_ms < world->line_until_ms ? world->now_ms : world->line_until_ms;
+}
+
 static sheaf_status transport_peer(uint8_t out[SHEAF_DIGEST_BYTES], void *context) {
     memcpy(out, aggregator_certificate, SHEAF_DIGEST_BYTES);
     return ((edge_world *)context)->peer;
@@ -549,7 +554,8 @@ static void fill_options(edge_world *world) {
         .job = JOB,
         .client = CLIENT,
         .trainer = {trainer_begin, trainer_load, trainer_train, trainer_store, trainer_examples, trainer_cancel, world},
-        .transport = {transport_send, transport_receive, transport_cancel, transport_peer, transport_join, world},
+        .transport = {transport_send, transport_receive, transport_cancel, transport_peer, transport_join,
+                      transport_moved, world},
         .clock = {now_ms, world},
         .random = {fill, world},
         .signer = {fingerprint, sign, verify_peer, world},

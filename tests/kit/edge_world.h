@@ -91,6 +91,7 @@ struct edge_world {
     float work[SHEAF_EDGE_WORK_VALUES_MIN];
 
     uint64_t now_ms;
+    uint64_t line_until_ms; /* bytes move on the line until then, whatever arrives */
     uint32_t random;
     unsigned signatures;
     sheaf_status peer; /* what transport.peer says */

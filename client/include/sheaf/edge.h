@@ -105,6 +105,9 @@ typedef struct {
      * NULL: the model is always asked for. */
     sheaf_status (*join)(const uint8_t group[SHEAF_EDGE_GROUP_BYTES], const uint8_t key[SHEAF_EDGE_GROUP_BYTES],
                          void *context);
+    /* Grows while bytes of frames move either way, so that a slow line is told from a dead one: while it grows, requests
+     * are not given up. May be NULL: then an answer has to be there, as a whole, within reply_ms. */
+    uint64_t (*moved)(void *context);
     void *context;
 } sheaf_edge_transport;
 
@@ -242,7 +245,8 @@ typedef struct {
     float *work; /* >= SHEAF_EDGE_WORK_VALUES_MIN */
     size_t work_values;
     uint32_t window;              /* requests with bulk data on their way at a time, at most 32; 0 = 1 */
-    uint32_t reply_ms;            /* silence while replies are owed, after which requests are sent again; 0 = 30000 */
+    uint32_t reply_ms;            /* silence while replies are owed (no reply, and nothing `moved`), after which requests are sent
+                                     again; 0 = 30000 */
     sheaf_edge_on_event on_event; /* may be NULL */
     void *event_context;
 } sheaf_edge_options;

@@ -46,6 +46,11 @@ static sheaf_status line_peer(uint8_t fingerprint[SHEAF_EDGE_DIGEST_BYTES], void
     return SHEAF_OK;
 }
 
+static uint64_t line_moved(void *context) {
+    sheaf_line *line = context;
+    return line->carrier->moved(line->link);
+}
+
 static sheaf_status line_join(const uint8_t id[SHEAF_EDGE_GROUP_BYTES], const uint8_t key[SHEAF_EDGE_GROUP_BYTES],
                               void *context) {
     sheaf_line *line = context;
@@ -59,8 +64,14 @@ static sheaf_status line_join(const uint8_t id[SHEAF_EDGE_GROUP_BYTES], const ui
 }
 
 sheaf_edge_transport sheaf_line_transport(sheaf_line *line) {
-    sheaf_edge_transport transport = {
-        line_send, line_receive, line_cancel, line_peer, line->carrier->join != NULL ? line_join : NULL, line};
+    const sheaf_transport *carrier = line->carrier;
+    sheaf_edge_transport transport = {line_send,
+                                      line_receive,
+                                      line_cancel,
+                                      line_peer,
+                                      carrier->join != NULL ? line_join : NULL,
+                                      carrier->moved != NULL ? line_moved : NULL,
+                                      line};
     return transport;
 }
 

@@ -65,6 +65,30 @@ static int lose_first_of_each(edge_world *w, const sheaf_v1_Request *request, sh
     return w->server.requests[request->which_body] != 1;
 }
 
+/* The time until a request whose reply is lost is given up, when bytes move on the line for so long. */
+static uint64_t given_up_after(uint64_t moves_ms) {
+    uint64_t begun = world.now_ms;
+    unsigned before = world.of_kind[SHEAF_EDGE_LINK_LOST];
+    world.line_until_ms = begun + moves_ms;
+    world.hook = lose_first_of_each;
+    for (unsigned polls = 0; world.of_kind[SHEAF_EDGE_LINK_LOST] == before; polls++) {
+        assert_true(polls < 100000);
+        (void)edge_world_run(&world, 1);
+    }
+    return world.now_ms - begun;
+}
+
+static void silence_is_given_up_after_reply_ms(void **state) {
+    (void)state;
+    assert_in_range(given_up_after(0), 30000, 34000);
+}
+
+static void a_slow_line_is_no_silence_while_bytes_move(void **state) {
+    (void)state;
+    assert_in_range(given_up_after(200000), 226000, 234000);
+    assert_counted_once();
+}
+
 static void every_first_reply_may_be_lost(void **state) {
     (void)state;
     world.hook = lose_first_of_each;
@@ -445,6 +469,8 @@ int main(void) {
         CASE(the_weight_is_capped_before_it_is_signed),
         CASE(progress_is_reported_while_training),
         CASE(three_rounds_fetch_the_same_model_once),
+        CASE(silence_is_given_up_after_reply_ms),
+        CASE(a_slow_line_is_no_silence_while_bytes_move),
         CASE(every_first_reply_may_be_lost),
         CASE(a_lost_receipt_is_asked_for_until_it_comes),
         CASE(a_link_that_fails_is_tried_again),
