@@ -19,6 +19,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "logs"
 VENV = ROOT / "build" / "venv"
 JOBS = os.cpu_count() or 2
+# Most tests wait for clocks, disks and each other's processes for half of their time.
+TESTS_AT_ONCE = 2 * JOBS
 COVERAGE_MIN_PERCENT = 85.0
 COVERED_ROOMS = ("common", "proto", "server", "client")
 FUZZ_SECONDS = int(os.environ.get("SHEAF_FUZZ_SECONDS", "60"))  # a target, in --long
@@ -79,7 +81,7 @@ def count_junit(path):
 def ctest(preset, log, *arguments):
     junit = LOGS / f"ctest-{preset}.xml"
     junit.unlink(missing_ok=True)
-    status = run(["ctest", "--preset", preset, "-j", JOBS, "--output-junit", junit, *arguments], log,
+    status = run(["ctest", "--preset", preset, "-j", TESTS_AT_ONCE, "--output-junit", junit, *arguments], log,
                  env=environment_of_tests())
     if not junit.is_file():
         raise Failed("ctest wrote no result")
