@@ -200,6 +200,10 @@ class Fleet:
     def refusals(self):
         return dict(self.query("SELECT reason, sum(count) FROM refusals GROUP BY reason"))
 
+    def refusals_but_of_old_sessions(self):
+        """Without those of a session that a device began with a sheafd that was killed meanwhile: to the next it is a replay."""
+        return {reason: count for reason, count in self.refusals().items() if reason != "replay"}
+
     def stop_server(self):
         self.server.send_signal(signal.SIGTERM)
         return self.server.wait(30)

@@ -102,7 +102,7 @@ class Job:
                 kept = self.kept(direction)
                 self.kill(victim)
             self.fleet.finish()
-            refused = self.fleet.refusals()
+            refused = self.fleet.refusals_but_of_old_sessions()
             assert refused == {}, refused
             return (*self.proxy.counts, self.far.counts[UP] if self.far is not None else 0, kept, self.fleet.released()[-1]["model"])
         finally:
