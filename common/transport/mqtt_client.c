@@ -360,12 +360,24 @@ static void rest_while_connecting(const sheaf_mqtt_client *client, int events) {
         (void)nanosleep(&moment, NULL);
 }
 
+/* libmosquitto takes the end of a connection in the middle of TLS's handshake for bytes that are still to come. What came
+ * before the end, an alert perhaps, is read first. */
+static int has_ended(const sheaf_mqtt_client *client, int events) {
+    char byte;
+    return !client->is_connected && (events & (POLLIN | POLLHUP)) != 0 &&
+           recv(mosquitto_socket(client->connection), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 static int is_failure(int error) { return error != MOSQ_ERR_SUCCESS && error != MOSQ_ERR_CONN_PENDING; }
 
 static void move_bytes(sheaf_mqtt_client *client, int events, int reads, int wait_error) {
     int was_connected = client->is_connected, error = MOSQ_ERR_SUCCESS;
     if (wait_error != 0) {
         lose(client, strerror(wait_error));
+        return;
+    }
+    if (has_ended(client, events)) {
+        lose(client, "the broker closed the connection before its handshake ended");
         return;
     }
     errno = 0;

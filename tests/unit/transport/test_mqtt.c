@@ -1,7 +1,13 @@
 /* MQTT past a broker that is not to be trusted, or does not stay: somebody with all rights there listens and speaks. */
 #include "tests/cmocka.h"
 
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "common/transport/envelope.h"
 #include "common/transport/mqtt_client.h"
@@ -346,6 +352,62 @@ static void a_broker_that_stands_still_for_three_seconds_loses_nothing(void **st
     broker_kit_free(broker);
 }
 
+/* A broker that dies in its handshakes: reads the beginning of one, and resets the connection. */
+typedef struct {
+    int listener;
+    atomic_uint seen;
+} dying_broker;
+
+static void *die_again(void *context) {
+    dying_broker *broker = context;
+    const struct linger reset = {1, 0};
+    uint8_t waste[64];
+    for (int fd; (fd = accept(broker->listener, NULL, NULL)) >= 0; atomic_fetch_add(&broker->seen, 1)) {
+        (void)!recv(fd, waste, sizeof waste, 0);
+        (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+        (void)close(fd);
+    }
+    return NULL;
+}
+
+static unsigned start_dying(dying_broker *broker, pthread_t *thread) {
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    socklen_t size = sizeof at;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    broker->listener = socket(AF_INET, SOCK_STREAM, 0);
+    atomic_init(&broker->seen, 0);
+    assert_int_equal(bind(broker->listener, (const struct sockaddr *)&at, size), 0);
+    assert_int_equal(listen(broker->listener, 16), 0);
+    assert_int_equal(getsockname(broker->listener, (struct sockaddr *)&at, &size), 0);
+    assert_int_equal(pthread_create(thread, NULL, die_again, broker), 0);
+    return ntohs(at.sin_port);
+}
+
+static void a_broker_that_dies_in_a_handshake_is_noticed_at_once(void **state) {
+    (void)state;
+    enum { TIMES = 40 };
+    uint8_t bytes[16];
+    sheaf_buffer answer = {bytes, 0, sizeof bytes};
+    dying_broker broker;
+    pthread_t thread;
+    char url[64];
+    (void)snprintf(url, sizeof url, "mqtts://127.0.0.1:%u", start_dying(&broker, &thread));
+    for (unsigned i = 0; i < TIMES; i++) {
+        sheaf_problem problem = {SHEAF_OK, ""};
+        sheaf_transport_options options = carrier_options(url, device);
+        sheaf_link *link = NULL;
+        options.handshake_ms = 60000;
+        assert_int_equal(mqtt->open_link(&options, &link, NULL), SHEAF_OK);
+        sheaf_status status = carrier_ask(mqtt, link, sheaf_span_of("abc", 3), &answer, &problem);
+        if (status != SHEAF_E_NETWORK) fail_msg("at time %u: %s", i, sheaf_status_name(status));
+        mqtt->close(link);
+    }
+    assert_true(atomic_load(&broker.seen) >= TIMES);
+    (void)shutdown(broker.listener, SHUT_RDWR);
+    (void)pthread_join(thread, NULL);
+    (void)close(broker.listener);
+}
+
 static void without_rights_on_its_topic_a_device_fails_and_says_so(void **state) {
     (void)state;
     uint8_t bytes[16];
@@ -371,6 +433,7 @@ int main(void) {
         cmocka_unit_test(an_open_that_comes_again_gets_the_same_challenge_again),
         cmocka_unit_test(a_broker_that_is_killed_costs_time_only),
         cmocka_unit_test(a_broker_that_stands_still_for_three_seconds_loses_nothing),
+        cmocka_unit_test(a_broker_that_dies_in_a_handshake_is_noticed_at_once),
         cmocka_unit_test(without_rights_on_its_topic_a_device_fails_and_says_so),
     };
     return cmocka_run_group_tests(tests, make_kit, free_kit);
