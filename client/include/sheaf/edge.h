@@ -244,8 +244,8 @@ typedef struct {
     size_t frame_bytes;
     float *work; /* >= SHEAF_EDGE_WORK_VALUES_MIN */
     size_t work_values;
-    uint32_t window;              /* requests with bulk data on their way at a time, at most 32; 0 = 1 */
-    uint32_t reply_ms;            /* silence while replies are owed (no reply, and nothing `moved`), after which requests are sent
+    uint32_t window;   /* requests with bulk data on their way at a time, at most 32; 0 = 1 */
+    uint32_t reply_ms; /* silence while replies are owed (no reply, and nothing `moved`), after which requests are sent
                                      again; 0 = 30000 */
     sheaf_edge_on_event on_event; /* may be NULL */
     void *event_context;
