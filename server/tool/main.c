@@ -7,7 +7,7 @@
 
 static const sheaf_verb verbs[] = {
     /* one line a verb, in the order of the help */
-    {"pki", "make certificates: an authority, and certificates of devices, operators, auditors, aggregators",
+    {"pki", "make certificates: an authority, and those of devices, operators, auditors, aggregators, brokers",
      sheaf_verb_pki},
     {"aggregate", "the exact weighted mean of safetensors files", sheaf_verb_aggregate},
     {"job", "list, pause, resume, cancel jobs; what a service did and does, and how good its models are",
