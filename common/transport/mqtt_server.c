@@ -17,8 +17,7 @@
 #include <stdlib.h>
 
 #include "common/log.h"
-#include "common/transport/mqtt_ends.h"
-#include "common/transport/mqtt_sessions.h"
+#include "common/transport/mqtt_aggregator.h"
 
 #define HOLD_BACK_MS   1000u
 #define WAITING_MAX    8u       /* requests of one session behind the one in the handler */
@@ -27,44 +26,6 @@
 #define SPARE_MIN      65536u /* bytes of a frame */
 #define SPARES_MAX     4u
 #define SEQUENCE_AT    SHEAF_ENVELOPE_HEAD_BYTES
-
-struct sheaf_exchange {
-    sheaf_exchange *next; /* of those that wait */
-    sheaf_server *server;
-    sheaf_mqtt_session *session;
-    sheaf_certificate *peer;
-    uint64_t sequence;
-    size_t size, capacity;
-    uint8_t request[];
-};
-
-struct sheaf_server {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    sheaf_mqtt_client *client;
-    sheaf_mqtt_party party;
-    char *url;
-    char prefix[SHEAF_MQTT_PREFIX_BYTES];
-    uint32_t frame_bytes_max, exchanges_max, connections_max, handshake_ms;
-    sheaf_request_handler on_request;
-    sheaf_reject_handler on_reject;
-    void *context;
-
-    sheaf_mqtt_sessions sessions;
-    sheaf_mqtt_session *ready, **last_ready;
-    sheaf_exchange *spares; /* of the largest size: pages that the kernel need not clear anew for each frame */
-    unsigned spares_count;
-    unsigned held, handling; /* frames; those in the handler */
-    unsigned references;     /* exchanges that are out, and the server itself */
-    uint64_t held_back_ms;   /* since when nothing is read; 0: it is */
-    int stopping, replying;  /* replies under way */
-    int is_connected;
-    uint64_t retained;
-    sheaf_cast_key cast_key; /* of the last cast */
-    sheaf_cast_group cast_group;
-    int has_cast_key;
-    pthread_mutex_t casting;
-};
 
 static void server_unref_locked(sheaf_server *server) {
     unsigned left = --server->references;
@@ -80,7 +41,7 @@ static void server_unref_locked(sheaf_server *server) {
     free(server);
 }
 
-static void report(sheaf_server *server, const char *device, sheaf_status reason, const char *text) {
+void sheaf_mqtt_server_report(sheaf_server *server, const char *device, sheaf_status reason, const char *text) {
     char detail[sizeof((sheaf_problem *)0)->text];
     if (server->on_reject == NULL) return;
     (void)snprintf(detail, sizeof detail, "%s topic of %s: %s", server->prefix, device, text);
@@ -89,17 +50,17 @@ static void report(sheaf_server *server, const char *device, sheaf_status reason
 
 /* --- messages to devices ------------------------------------------------------------------------------------------ */
 
-static void post(sheaf_server *server, const char *device, uint8_t *message, size_t size) {
+void sheaf_mqtt_server_post(sheaf_server *server, const char *device, uint8_t *message, size_t size) {
     char topic[SHEAF_MQTT_TOPIC_BYTES];
     sheaf_mqtt_topic(server->prefix, SHEAF_MQTT_DOWN, device, topic);
     sheaf_mqtt_client_post(server->client, topic, message, size);
 }
 
-static void post_reject(sheaf_server *server, const char *device, const uint8_t id[SHEAF_SESSION_ID_BYTES],
-                        sheaf_status reason) {
+void sheaf_mqtt_server_reject(sheaf_server *server, const char *device, const uint8_t id[SHEAF_SESSION_ID_BYTES],
+                              sheaf_status reason) {
     sheaf_buffer out = {malloc(SHEAF_ENVELOPE_HANDSHAKE_BYTES_MAX), 0, SHEAF_ENVELOPE_HANDSHAKE_BYTES_MAX};
     if (out.data != NULL && sheaf_envelope_write_reject(id, reason, &out) == SHEAF_OK)
-        post(server, device, out.data, out.size);
+        sheaf_mqtt_server_post(server, device, out.data, out.size);
     else
         free(out.data);
 }
@@ -167,10 +128,13 @@ static sheaf_exchange *take_waiting(sheaf_mqtt_session *session) {
     return exchange;
 }
 
-/* Takes a session out of everything; the requests that wait go with it. */
-static void end_session(sheaf_server *server, sheaf_mqtt_session *session) {
-    session->references++;
+void sheaf_mqtt_server_drop_waiting(sheaf_mqtt_session *session) {
     for (sheaf_exchange *exchange; (exchange = take_waiting(session)) != NULL;) exchange_free_locked(exchange);
+}
+
+void sheaf_mqtt_server_end_session(sheaf_server *server, sheaf_mqtt_session *session) {
+    session->references++;
+    sheaf_mqtt_server_drop_waiting(session);
     sheaf_mqtt_sessions_remove(&server->sessions, session);
     sheaf_mqtt_session_unref(session);
 }
@@ -221,7 +185,7 @@ void sheaf_mqtt_reply(sheaf_exchange *exchange, sheaf_span frame) {
     if (sends) {
         size_t size = 0;
         uint8_t *message = seal_reply(session, exchange->sequence, frame, &size);
-        if (message != NULL) post(server, session->device, message, size);
+        if (message != NULL) sheaf_mqtt_server_post(server, session->device, message, size);
     }
     pthread_mutex_lock(&server->lock);
     session->handling = NULL;
@@ -235,127 +199,6 @@ void sheaf_mqtt_reply(sheaf_exchange *exchange, sheaf_span frame) {
 }
 
 /* --- messages of devices ------------------------------------------------------------------------------------------ */
-
-/* A repeat of what has an answer costs no key pair and no signature; with the session there, not even that answer. */
-static int open_again(sheaf_server *server, const char *device, const sheaf_envelope_head *head, sheaf_span message,
-                      uint64_t now) {
-    uint8_t *again = NULL;
-    size_t size = 0;
-    pthread_mutex_lock(&server->lock);
-    int known = sheaf_mqtt_sessions_find(&server->sessions, device, head->id) != NULL;
-    const sheaf_mqtt_challenge *before = sheaf_mqtt_challenges_find(&server->sessions, device, message, now);
-    if (!known && before != NULL && (again = malloc(before->said_size)) != NULL) {
-        size = before->said_size;
-        memcpy(again, before->said, size);
-    }
-    pthread_mutex_unlock(&server->lock);
-    if (again != NULL) post(server, device, again, size);
-    return known || before != NULL;
-}
-
-/* What came of OPEN: *said is a copy of the CHALLENGE, which `challenge` keeps. */
-static sheaf_status make_challenge(sheaf_server *server, const char *device, sheaf_span message,
-                                   sheaf_mqtt_challenge *challenge, uint8_t **said, sheaf_problem *problem) {
-    uint8_t space[SHEAF_ENVELOPE_HANDSHAKE_BYTES_MAX];
-    sheaf_buffer out = {space, 0, sizeof space};
-    sheaf_session_party own;
-    sheaf_mqtt_party_take(&server->party, &own);
-    sheaf_status status = sheaf_session_challenge_make(&own, device, message, &challenge->made, &out, problem);
-    if (status != SHEAF_OK) return status;
-    challenge->said = malloc(out.size);
-    *said = malloc(out.size);
-    if (challenge->said == NULL || *said == NULL) return SHEAF_E_MEMORY;
-    memcpy(challenge->said, space, out.size);
-    memcpy(*said, space, out.size);
-    challenge->said_size = out.size;
-    memcpy(challenge->open, message.data, message.size); /* as long as it may be: it was read */
-    challenge->open_size = message.size;
-    return SHEAF_OK;
-}
-
-static void take_open(sheaf_server *server, const char *device, const sheaf_envelope_head *head, sheaf_span message,
-                      uint64_t now) {
-    sheaf_problem problem = {SHEAF_OK, ""};
-    uint8_t *said = NULL;
-    if (open_again(server, device, head, message, now)) return;
-    sheaf_mqtt_challenge *challenge = calloc(1, sizeof *challenge);
-    sheaf_status status =
-        challenge != NULL ? make_challenge(server, device, message, challenge, &said, &problem) : SHEAF_E_MEMORY;
-    if (status == SHEAF_OK) {
-        size_t size = challenge->said_size;
-        challenge->until_ms = now + server->handshake_ms;
-        pthread_mutex_lock(&server->lock);
-        sheaf_mqtt_challenges_add(&server->sessions, challenge, now);
-        pthread_mutex_unlock(&server->lock);
-        post(server, device, said, size);
-        return;
-    }
-    free(said);
-    sheaf_mqtt_challenge_free(challenge);
-    post_reject(server, device, head->id, status);
-    report(server, device, status, problem.text[0] != '\0' ? problem.text : sheaf_status_text(status));
-}
-
-/* Makes room for one more session of this device: 0 when there is none. */
-static int make_room(sheaf_server *server, const char *device, uint64_t now) {
-    sheaf_mqtt_session *surplus = sheaf_mqtt_sessions_surplus(&server->sessions, device);
-    sheaf_mqtt_session *silent = server->sessions.oldest;
-    if (surplus == NULL && server->sessions.count >= server->connections_max && silent != NULL &&
-        silent->handling == NULL && now - silent->used_ms >= server->handshake_ms)
-        surplus = silent;
-    if (surplus != NULL) end_session(server, surplus);
-    return server->sessions.count < server->connections_max;
-}
-
-/* A device that opens another session has given up what it asked in the one before. */
-static void drop_waiting_of(sheaf_server *server, const char *device) {
-    for (sheaf_mqtt_session *session = server->sessions.newest; session != NULL; session = session->next) {
-        if (strcmp(session->device, device) != 0) continue;
-        for (sheaf_exchange *exchange; (exchange = take_waiting(session)) != NULL;) exchange_free_locked(exchange);
-    }
-}
-
-/* The last step of a handshake, with the lock. */
-static sheaf_status admit(sheaf_server *server, const char *device, const sheaf_envelope_head *head, sheaf_span message,
-                          sheaf_buffer *out, uint64_t now, sheaf_problem *problem) {
-    sheaf_session_party own;
-    sheaf_aggregator_session sealed;
-    memset(&sealed, 0, sizeof sealed);
-    sheaf_mqtt_party_take(&server->party, &own);
-    sheaf_status status =
-        sheaf_mqtt_challenges_admit(&server->sessions, device, head->id, &own, message, &sealed, out, problem);
-    if (status == SHEAF_OK && server->stopping) {
-        sheaf_aggregator_session_drop(&sealed);
-        status = SHEAF_E_CLOSED;
-    }
-    if (status != SHEAF_OK) return status;
-    if (!make_room(server, device, now)) {
-        sheaf_aggregator_session_drop(&sealed);
-        return sheaf_problem_set(problem, SHEAF_E_BUSY, "the limit of sessions is reached");
-    }
-    drop_waiting_of(server, device);
-    return sheaf_mqtt_sessions_add(&server->sessions, device, &sealed, now) != NULL ? SHEAF_OK : SHEAF_E_MEMORY;
-}
-
-static void take_session(sheaf_server *server, const char *device, const sheaf_envelope_head *head, sheaf_span message,
-                         uint64_t now) {
-    sheaf_problem problem = {SHEAF_OK, ""};
-    sheaf_buffer out = {malloc(SHEAF_ENVELOPE_HANDSHAKE_BYTES_MAX), 0, SHEAF_ENVELOPE_HANDSHAKE_BYTES_MAX};
-    if (out.data == NULL) return;
-    pthread_mutex_lock(&server->lock);
-    sheaf_mqtt_session *session = sheaf_mqtt_sessions_find(&server->sessions, device, head->id);
-    sheaf_status status = session != NULL ? sheaf_aggregator_session_accept_again(&session->sealed, message, &out)
-                                          : admit(server, device, head, message, &out, now, &problem);
-    pthread_mutex_unlock(&server->lock);
-    if (status == SHEAF_OK) {
-        post(server, device, out.data, out.size);
-        return;
-    }
-    free(out.data);
-    if (session != NULL) return; /* a REJECT would end the good session */
-    post_reject(server, device, head->id, status);
-    report(server, device, status, problem.text[0] != '\0' ? problem.text : sheaf_status_text(status));
-}
 
 static int is_known(const sheaf_mqtt_session *session, uint64_t sequence) {
     if (session->handling != NULL && session->handling->sequence == sequence) return 1;
@@ -412,9 +255,10 @@ static void append(sheaf_server *server, sheaf_mqtt_session *session, sheaf_exch
 static void refuse_data(sheaf_server *server, const char *device, const sheaf_envelope_head *head,
                         sheaf_status status) {
     if (status == SHEAF_OK || status == SHEAF_AGAIN) return;
-    if (status != SHEAF_E_SEAL) post_reject(server, device, head->id, status); /* forged: the session is not to blame */
+    if (status != SHEAF_E_SEAL)
+        sheaf_mqtt_server_reject(server, device, head->id, status); /* forged: the session is not to blame */
     if (status == SHEAF_E_NOT_FOUND || status == SHEAF_E_REPLAY || status == SHEAF_E_CLOSED) return;
-    report(server, device, status, sheaf_status_text(status));
+    sheaf_mqtt_server_report(server, device, status, sheaf_status_text(status));
 }
 
 static void take_data(sheaf_server *server, const char *device, const sheaf_envelope_head *head, sheaf_span message,
@@ -422,7 +266,7 @@ static void take_data(sheaf_server *server, const char *device, const sheaf_enve
     sheaf_exchange *exchange = NULL;
     sheaf_status status = SHEAF_E_NOT_FOUND;
     if (message.size < SHEAF_ENVELOPE_DATA_OVERHEAD) {
-        report(server, device, SHEAF_E_TRUNCATED, sheaf_status_text(SHEAF_E_TRUNCATED));
+        sheaf_mqtt_server_report(server, device, SHEAF_E_TRUNCATED, sheaf_status_text(SHEAF_E_TRUNCATED));
         return;
     }
     pthread_mutex_lock(&server->lock);
@@ -439,7 +283,7 @@ static void take_data(sheaf_server *server, const char *device, const sheaf_enve
     if (exchange != NULL) append(server, session, exchange);
     if (exchange != NULL) sheaf_mqtt_sessions_touch(&server->sessions, session, now);
     if (session != NULL && !session->ended && (status == SHEAF_E_TOO_LARGE || status == SHEAF_E_CLOSED))
-        end_session(server, session);
+        sheaf_mqtt_server_end_session(server, session);
     if (session != NULL) sheaf_mqtt_session_unref(session);
     pthread_mutex_unlock(&server->lock);
     refuse_data(server, device, head, status);
@@ -450,15 +294,15 @@ static void take_up(sheaf_server *server, const char *device, sheaf_span message
     uint64_t now = sheaf_mqtt_now_ms();
     sheaf_status status = sheaf_envelope_read_head(message, &head);
     if (status == SHEAF_OK && head.kind == SHEAF_ENVELOPE_OPEN) {
-        take_open(server, device, &head, message, now);
+        sheaf_mqtt_take_open(server, device, &head, message, now);
     } else if (status == SHEAF_OK && head.kind == SHEAF_ENVELOPE_SESSION) {
-        take_session(server, device, &head, message, now);
+        sheaf_mqtt_take_session(server, device, &head, message, now);
     } else if (status == SHEAF_OK && head.kind == SHEAF_ENVELOPE_DATA) {
         take_data(server, device, &head, message, now);
     } else {
         if (status == SHEAF_OK) status = SHEAF_E_MALFORMED; /* of the other direction */
-        if (status == SHEAF_E_VERSION) post_reject(server, device, head.id, status);
-        report(server, device, status, sheaf_status_text(status));
+        if (status == SHEAF_E_VERSION) sheaf_mqtt_server_reject(server, device, head.id, status);
+        sheaf_mqtt_server_report(server, device, status, sheaf_status_text(status));
     }
 }
 
@@ -489,10 +333,11 @@ static void on_message(void *context, const char *topic, sheaf_span payload, int
     pthread_mutex_unlock(&server->lock);
     if (stopping) return;
     if (device == NULL) {
-        report(server, "nobody", SHEAF_E_NAME, "a topic whose last level is no name");
+        sheaf_mqtt_server_report(server, "nobody", SHEAF_E_NAME, "a topic whose last level is no name");
     } else if (is_retained) {
         server->retained++;
-        report(server, device, SHEAF_E_REPLAY, "a retained message: dropped; nobody of ours retains any");
+        sheaf_mqtt_server_report(server, device, SHEAF_E_REPLAY,
+                                 "a retained message: dropped; nobody of ours retains any");
     } else {
         take_up(server, device, payload);
     }
@@ -581,8 +426,8 @@ const char *sheaf_mqtt_server_url(const sheaf_server *server) { return server->u
 static void end_all(sheaf_server *server) {
     while (server->sessions.newest != NULL) {
         sheaf_mqtt_session *session = server->sessions.newest;
-        post_reject(server, session->device, session->sealed.id, SHEAF_E_CLOSED);
-        end_session(server, session);
+        sheaf_mqtt_server_reject(server, session->device, session->sealed.id, SHEAF_E_CLOSED);
+        sheaf_mqtt_server_end_session(server, session);
     }
     while (server->ready != NULL) {
         sheaf_mqtt_session *session = server->ready;
@@ -648,8 +493,8 @@ unsigned sheaf_mqtt_expel(sheaf_server *server, int (*unwanted)(void *context, c
     for (sheaf_mqtt_session *session = server->sessions.newest, *next; session != NULL; session = next) {
         next = session->next;
         if (!unwanted(context, session->sealed.device)) continue;
-        post_reject(server, session->device, session->sealed.id, SHEAF_E_REVOKED);
-        end_session(server, session);
+        sheaf_mqtt_server_reject(server, session->device, session->sealed.id, SHEAF_E_REVOKED);
+        sheaf_mqtt_server_end_session(server, session);
         count++;
     }
     pthread_mutex_unlock(&server->lock);
