@@ -91,10 +91,10 @@ class Metrics(Asking):
                 parse(bad)
 
     def test_figures_agree_with_what_happened(self):
-        before = self.metrics()
         job = dict(tenant=fleet.TENANT, job=fleet.JOB)
+        self.service.wait_for(lambda: self.value(self.metrics(), "sheaf_job_round", **job) == 1, 20)  # a moment after the start
+        before = self.metrics()
         self.assertEqual(self.value(before, "sheaf_job_running", **job), 1)
-        self.assertEqual(self.value(before, "sheaf_job_round", **job), 1)
         self.assertEqual(self.value(before, "sheaf_job_cohort_target", **job), 3)
         self.assertEqual(self.value(before, "sheaf_updates_accepted_total", **job), 0)
         self.assertEqual(self.value(before, "sheaf_carrier_ready", carrier="nng"), 1)
