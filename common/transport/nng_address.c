@@ -19,16 +19,17 @@ static sheaf_status status_of_listen(int error) {
     }
 }
 
-sheaf_status sheaf_nng_listen(const char *text, nng_tls_config *tls, nng_stream_listener **out,
-                              char bound[SHEAF_NNG_URL_BYTES], sheaf_problem *problem) {
+const char *sheaf_nng_below_tls(const char *url) { return strncmp(url, "tls+", 4) == 0 ? url + 4 : url; }
+
+sheaf_status sheaf_nng_listen(const char *text, nng_stream_listener **out, char bound[SHEAF_NNG_URL_BYTES],
+                              sheaf_problem *problem) {
     nng_stream_listener *listener = NULL;
     nng_url *url = NULL;
     int port = 0;
     int error = nng_url_parse(&url, text);
     if (error == 0 && (url->u_port[0] == '\0' || strlen(url->u_path) > 1 || strlen(url->u_hostname) > 255))
         error = NNG_EADDRINVAL;
-    if (error == 0) error = nng_stream_listener_alloc(&listener, text);
-    if (error == 0) error = nng_stream_listener_set_ptr(listener, NNG_OPT_TLS_CONFIG, tls);
+    if (error == 0) error = nng_stream_listener_alloc(&listener, sheaf_nng_below_tls(text));
     if (error == 0) error = nng_stream_listener_set_bool(listener, NNG_OPT_TCP_NODELAY, true);
     if (error == 0) error = nng_stream_listener_set_bool(listener, NNG_OPT_TCP_KEEPALIVE, true);
     if (error == 0) error = nng_stream_listener_listen(listener);

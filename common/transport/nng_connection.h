@@ -11,7 +11,7 @@
 
 #include "common/transport/nng_address.h"
 #include "common/transport/sp.h"
-#include "common/transport/tls_engine.h"
+#include "common/transport/tls_stream.h"
 #include "common/transport/transport.h"
 
 #define NEVER_MS UINT64_MAX
@@ -23,15 +23,15 @@ struct connection {
     connection *next, *previous; /* in server->live, newest first */
     connection *next_waiting;    /* in server->waiting; also in server->ended */
     sheaf_server *server;
-    sheaf_sp sp;
+    sheaf_tls_stream stream;
     phase phase;
     int busy;    /* a step is under way, or its end is being looked at */
     int closing; /* no further step */
     int has_slot;
-    int guest;            /* beyond connections_max: its requests go to on_surplus; it counts as a stranger */
-    int refused;          /* its handshake has failed, and the peer may still read why */
-    uint64_t deadline_ms; /* 0: none. In a handshake: its end. In BODY and REPLY: when to look for progress */
-    sheaf_sp_watch watch; /* in BODY and REPLY */
+    int guest;             /* beyond connections_max: its requests go to on_surplus; it counts as a stranger */
+    int refused;           /* its handshake has failed, and the peer may still read why */
+    uint64_t deadline_ms;  /* 0: none. In a handshake: its end. In BODY and REPLY: when to look for progress */
+    sheaf_tls_watch watch; /* in BODY and REPLY */
     uint64_t trickle_ms, trickle_bytes; /* when it was last seen in its slot; 0: not yet. What it had moved then */
     sheaf_status reason;                /* why we cut it; SHEAF_OK: we did not */
     const char *reason_text;
@@ -58,7 +58,6 @@ struct sheaf_server {
     pthread_t keeper;
     nng_stream_listener *listener;
     sheaf_tls_context *credentials;
-    nng_tls_config *tls;
     nng_aio *accepting;
     sheaf_request_handler on_request, on_surplus;
     sheaf_reject_handler on_reject;

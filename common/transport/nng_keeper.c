@@ -18,7 +18,7 @@ static void free_ended(sheaf_server *server) {
         server->ended = conn->next_waiting;
         pthread_mutex_unlock(&server->lock);
         sheaf_nng_report(server, conn->address, conn->reason, conn->reason_text); /* unless its own step has done so */
-        sheaf_sp_fini(&conn->sp); /* waits for the step's end, which may want the lock */
+        sheaf_tls_stream_fini(&conn->stream); /* waits for the step's end, which may want the lock */
         sheaf_certificate_unref(conn->peer);
         free(conn->reply);
         free(conn);
@@ -52,13 +52,13 @@ static const char *late_text(const connection *conn) {
 /* The deadline of a handshake, and of a guest's silence, is final; otherwise whoever has moved a byte is given more time. */
 static int is_late(connection *conn, uint64_t now) {
     if (conn->phase <= HELLO_IN || (conn->guest && conn->phase == LENGTH) || conn->server->stopping) return 1;
-    if (sheaf_sp_watch_is_still(&conn->watch, &conn->sp, now, sheaf_nng_patience_ms(conn->server))) return 1;
+    if (sheaf_tls_watch_is_still(&conn->watch, &conn->stream, now, sheaf_nng_patience_ms(conn->server))) return 1;
     conn->deadline_ms = conn->watch.look_ms;
     return 0;
 }
 
 static void cut_late(sheaf_server *server) {
-    uint64_t now = sheaf_sp_now_ms();
+    uint64_t now = sheaf_tls_now_ms();
     connection *next = NULL;
     server->look_ms = NEVER_MS;
     for (connection *conn = server->live; conn != NULL; conn = next) {
@@ -73,7 +73,7 @@ static void cut_late(sheaf_server *server) {
 }
 
 static int is_trickler(connection *conn, uint64_t now) {
-    uint64_t moved = sheaf_sp_moved(&conn->sp), elapsed = now - conn->trickle_ms;
+    uint64_t moved = sheaf_tls_stream_moved(&conn->stream), elapsed = now - conn->trickle_ms;
     int seen = conn->trickle_ms != 0;
     if (seen && elapsed < conn->server->handshake_ms) return 0;
     int64_t gained = (int64_t)(moved - conn->trickle_bytes);
@@ -107,7 +107,7 @@ static int cut_refused(sheaf_server *server) {
             sheaf_nng_cut(conn, SHEAF_OK, "");
             continue;
         }
-        sheaf_tls_ask(conn->sp.stream, &state);
+        sheaf_tls_stream_ask(&conn->stream, &state);
         sheaf_certificate_unref(state.peer);
         conn->refused = state.status != SHEAF_OK;
         left |= conn->refused;
@@ -115,12 +115,12 @@ static int cut_refused(sheaf_server *server) {
     return left;
 }
 
-/* Those that broke just before a step began may go unnoticed: see sp.h. */
+/* Those that broke just before a step began may go unnoticed: see tls_stream.h. */
 static void cut_lost(sheaf_server *server) {
     connection *next = NULL;
     for (connection *conn = server->live; conn != NULL; conn = next) {
         next = conn->next;
-        if (conn->busy && !conn->closing && sheaf_sp_is_lost(&conn->sp)) sheaf_nng_cut(conn, SHEAF_OK, "");
+        if (conn->busy && !conn->closing && sheaf_tls_stream_is_lost(&conn->stream)) sheaf_nng_cut(conn, SHEAF_OK, "");
     }
 }
 
@@ -159,7 +159,7 @@ void *sheaf_nng_keep(void *argument) {
     int refused = 0;
     pthread_mutex_lock(&server->lock);
     while (!is_over(server)) {
-        uint64_t now = sheaf_sp_now_ms();
+        uint64_t now = sheaf_tls_now_ms();
         if (now >= server->look_ms) cut_late(server);
         if (server->waiting != NULL && now >= server->trickle_look_ms) cut_tricklers(server, now);
         if (now >= server->accept_again_ms) accept_again(server);
@@ -187,7 +187,7 @@ void *sheaf_nng_keep(void *argument) {
 static int is_unwanted(connection *conn, int (*unwanted)(void *context, const sheaf_certificate *peer), void *context) {
     if (conn->peer != NULL) return unwanted(context, conn->peer);
     sheaf_tls_state state;
-    sheaf_tls_ask(conn->sp.stream, &state);
+    sheaf_tls_stream_ask(&conn->stream, &state);
     int result = state.peer != NULL && unwanted(context, state.peer);
     sheaf_certificate_unref(state.peer);
     return result;

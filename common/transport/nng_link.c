@@ -1,4 +1,4 @@
-/* The device's end: one NNG TLS stream at a time, on which requests are written one behind the other, at most `window` of
+/* The device's end: one TLS stream at a time, on which requests are written one behind the other, at most `window` of
  * them before their answers, which come in the same order.
  *
  *     RESTING -> DIALING -> HELLO_IN -> HELLO_OUT -> READY -> RESTING ...
@@ -23,13 +23,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/transport/nng_address.h"
 #include "common/transport/nng_ends.h"
 #include "common/transport/sp.h"
-#include "common/transport/tls_engine.h"
+#include "common/transport/tls_stream.h"
 
 #define PAUSE_MIN_MS    100u
 #define PAUSE_MAX_MS    10000u
-#define WATCH_PERIOD_MS 200u /* see sheaf_sp_is_lost */
+#define WATCH_PERIOD_MS 200u /* see sheaf_tls_stream_is_lost */
 #define RESENDS         1u
 
 typedef enum { RESTING, DIALING, HELLO_IN, HELLO_OUT, READY } phase;
@@ -54,11 +55,10 @@ struct sheaf_link {
     pthread_mutex_t lock;
     char *url;
     sheaf_tls_context *credentials;
-    nng_tls_config *tls;
     uint32_t frame_bytes_max, handshake_ms;
     nng_stream_dialer *dialer;
     nng_aio *dialing;
-    sheaf_sp sp;
+    sheaf_tls_stream stream;
     phase phase;
     int sending, receiving; /* steps under way */
     int in_body;            /* the one that receives is behind the head */
@@ -69,7 +69,7 @@ struct sheaf_link {
     unsigned misses;        /* times in a row that the connection seemed lost */
     uint64_t deadline_ms;   /* of the handshake, from dialing on; 0: none */
     uint64_t lost_look_ms, retry_ms;
-    sheaf_sp_watch watch; /* while an answer is owed */
+    sheaf_tls_watch watch; /* while an answer is owed */
     uint32_t pause_ms;
 
     request *requests; /* `window` of them, a ring */
@@ -113,15 +113,15 @@ static void grow_pause(sheaf_link *link) {
     uint8_t random[2] = {0, 0};
     (void)RAND_bytes(random, sizeof random); /* without it pauses only lose their jitter */
     uint32_t jitter = link->pause_ms / 4u * (uint32_t)(random[0] | random[1] << 8) / 65536u;
-    link->retry_ms = sheaf_sp_now_ms() + link->pause_ms + jitter;
+    link->retry_ms = sheaf_tls_now_ms() + link->pause_ms + jitter;
     link->pause_ms = link->pause_ms > PAUSE_MAX_MS / 2u ? PAUSE_MAX_MS : link->pause_ms * 2u;
 }
 
 /* What TLS says is nearer to the cause than why we closed, and that nearer than NNG's number. */
 static void explain(sheaf_link *link, const char *text) {
-    sheaf_tls_state state = {NULL, SHEAF_OK, "", 0};
+    sheaf_tls_state state = {NULL, SHEAF_OK, ""};
     if (link->why != NULL) text = link->why;
-    if (link->sp.stream != NULL) sheaf_tls_ask(link->sp.stream, &state);
+    sheaf_tls_stream_ask(&link->stream, &state);
     sheaf_certificate_unref(state.peer);
     if (state.status != SHEAF_OK) text = state.text;
     (void)sheaf_problem_set(&link->problem, SHEAF_E_NETWORK, "%s: %s", link->url, text);
@@ -139,7 +139,7 @@ static int take_resends(sheaf_link *link) {
 /* Nothing is under way any more: what was tried has failed, or the connection broke. */
 static void lose(sheaf_link *link, const char *text) {
     explain(link, text);
-    sheaf_sp_detach(&link->sp);
+    sheaf_tls_stream_detach(&link->stream);
     sheaf_certificate_unref(link->connected_peer);
     link->connected_peer = NULL;
     block_free(&link->stale[0]);
@@ -170,7 +170,7 @@ static void abandon(sheaf_link *link, const char *why) {
     if (link->phase == DIALING) {
         nng_stream_dialer_close(link->dialer);
     } else {
-        sheaf_sp_close(&link->sp);
+        sheaf_tls_stream_close(&link->stream);
     }
 }
 
@@ -185,12 +185,12 @@ static void break_off(sheaf_link *link, const char *why) {
 #define LOST "the connection was lost"
 
 static void receive(sheaf_link *link, void *first, size_t first_bytes, void *second, size_t second_bytes) {
-    link->receiving = sheaf_sp_receive(&link->sp, first, first_bytes, second, second_bytes) == 0;
+    link->receiving = sheaf_tls_stream_receive(&link->stream, first, first_bytes, second, second_bytes) == 0;
     if (!link->receiving) break_off(link, LOST);
 }
 
 static void transmit(sheaf_link *link, sheaf_span bytes) {
-    link->sending = sheaf_sp_send(&link->sp, bytes) == 0;
+    link->sending = sheaf_tls_stream_send(&link->stream, bytes) == 0;
     if (!link->sending) break_off(link, LOST);
 }
 
@@ -199,11 +199,11 @@ static void receive_head(sheaf_link *link) {
     receive(link, link->head, sizeof link->head, NULL, 0);
 }
 
-static uint64_t patience_ms(const sheaf_link *link) { return (uint64_t)link->handshake_ms * SHEAF_SP_PATIENCE; }
+static uint64_t patience_ms(const sheaf_link *link) { return (uint64_t)link->handshake_ms * SHEAF_TLS_PATIENCE; }
 
 static void send_next(sheaf_link *link) {
     if (link->phase != READY || link->abandoned || link->sending || link->sent == link->count) return;
-    if (link->sent == link->answered) sheaf_sp_watch_begin(&link->watch, sheaf_sp_now_ms(), patience_ms(link));
+    if (link->sent == link->answered) sheaf_tls_watch_begin(&link->watch, sheaf_tls_now_ms(), patience_ms(link));
     request *next = request_at(link, link->sent++);
     transmit(link, sheaf_span_of(next->asked.data, SHEAF_SP_HEAD_BYTES + next->asked_bytes));
 }
@@ -221,7 +221,7 @@ static void greet(sheaf_link *link) {
         break_off(link, "the server does not speak NNG's REP protocol");
         return;
     }
-    sheaf_tls_ask(link->sp.stream, &state);
+    sheaf_tls_stream_ask(&link->stream, &state);
     link->connected_peer = state.peer;
     if (state.peer == NULL) {
         break_off(link, "the server has no verified certificate");
@@ -263,7 +263,7 @@ static void take_body(sheaf_link *link) {
     if (sheaf_sp_read_id(link->head + SHEAF_SP_LENGTH_BYTES) == request_at(link, link->answered)->id) {
         request_at(link, link->answered++)->peer = sheaf_certificate_ref(link->connected_peer);
         link->pause_ms = PAUSE_MIN_MS;
-        link->watch.since_ms = sheaf_sp_now_ms();
+        link->watch.since_ms = sheaf_tls_now_ms();
     }
     receive_head(link);
 }
@@ -309,7 +309,7 @@ static void on_dialed(void *context) {
     sheaf_link *link = context;
     pthread_mutex_lock(&link->lock);
     int error = nng_aio_result(link->dialing);
-    if (error == 0) sheaf_sp_attach(&link->sp, nng_aio_get_output(link->dialing, 0));
+    if (error == 0) sheaf_tls_stream_attach(&link->stream, nng_aio_get_output(link->dialing, 0), link->credentials);
     if (error != 0 || link->abandoned) {
         lose(link, nng_strerror(error));
     } else {
@@ -324,8 +324,7 @@ static void on_dialed(void *context) {
 static int renew_dialer(sheaf_link *link) {
     if (link->dialer != NULL) nng_stream_dialer_free(link->dialer);
     link->dialer = NULL;
-    int error = nng_stream_dialer_alloc(&link->dialer, link->url);
-    if (error == 0) error = nng_stream_dialer_set_ptr(link->dialer, NNG_OPT_TLS_CONFIG, link->tls);
+    int error = nng_stream_dialer_alloc(&link->dialer, sheaf_nng_below_tls(link->url));
     if (error == 0) error = nng_stream_dialer_set_bool(link->dialer, NNG_OPT_TCP_NODELAY, true);
     if (error == 0) error = nng_stream_dialer_set_bool(link->dialer, NNG_OPT_TCP_KEEPALIVE, true);
     return error;
@@ -339,19 +338,19 @@ static void dial(sheaf_link *link) {
         lose(link, nng_strerror(error));
         return;
     }
-    link->deadline_ms = sheaf_sp_now_ms() + link->handshake_ms;
+    link->deadline_ms = sheaf_tls_now_ms() + link->handshake_ms;
     nng_stream_dialer_dial(link->dialer, link->dialing);
 }
 
 static void look_for_progress(sheaf_link *link, uint64_t now) {
     int waits = link->phase == READY && (link->sent > link->answered || link->sending);
     if (!waits || now < link->watch.look_ms) return;
-    if (sheaf_sp_watch_is_still(&link->watch, &link->sp, now, patience_ms(link)))
+    if (sheaf_tls_watch_is_still(&link->watch, &link->stream, now, patience_ms(link)))
         abandon(link, "no answer, and no byte has moved in time");
 }
 
 static void drive(sheaf_link *link) {
-    uint64_t now = sheaf_sp_now_ms();
+    uint64_t now = sheaf_tls_now_ms();
     if (link->phase == RESTING && now >= link->retry_ms && (!link->idle || is_owed_an_answer(link))) dial(link);
     send_next(link);
     if (link->deadline_ms != 0 && now >= link->deadline_ms)
@@ -361,7 +360,7 @@ static void drive(sheaf_link *link) {
     if (now < link->lost_look_ms) return;
     /* Twice in a row, so that an alert which came just before the end is read first. */
     link->lost_look_ms = now + WATCH_PERIOD_MS;
-    link->misses = sheaf_sp_is_lost(&link->sp) ? link->misses + 1 : 0;
+    link->misses = sheaf_tls_stream_is_lost(&link->stream) ? link->misses + 1 : 0;
     if (link->misses >= 2) abandon(link, LOST);
 }
 
@@ -463,7 +462,7 @@ sheaf_certificate *sheaf_nng_peer(sheaf_link *link) {
 
 uint64_t sheaf_nng_moved(sheaf_link *link) {
     pthread_mutex_lock(&link->lock);
-    uint64_t moved = link->phase >= HELLO_IN && !link->abandoned ? sheaf_sp_moved(&link->sp) : 0;
+    uint64_t moved = link->phase >= HELLO_IN && !link->abandoned ? sheaf_tls_stream_moved(&link->stream) : 0;
     pthread_mutex_unlock(&link->lock);
     return moved;
 }
@@ -480,7 +479,6 @@ static sheaf_status open_tls(sheaf_link *link, const sheaf_transport_options *op
     }
     const char *host = options->tls.server_name != NULL ? options->tls.server_name : url->u_hostname;
     sheaf_status status = sheaf_tls_context_open(&options->tls, SHEAF_TLS_LINK, host, &link->credentials, problem);
-    if (status == SHEAF_OK) status = sheaf_tls_context_configure(link->credentials, &link->tls, problem);
     nng_url_free(url);
     return status;
 }
@@ -488,7 +486,8 @@ static sheaf_status open_tls(sheaf_link *link, const sheaf_transport_options *op
 static sheaf_status start_link(sheaf_link *link, const char *url, sheaf_problem *problem) {
     link->url = strdup(url);
     link->requests = calloc(link->window, sizeof *link->requests);
-    if (link->url != NULL && link->requests != NULL && sheaf_sp_init(&link->sp, on_received, on_sent, link) == 0 &&
+    if (link->url != NULL && link->requests != NULL &&
+        sheaf_tls_stream_init(&link->stream, on_received, on_sent, link) == 0 &&
         nng_aio_alloc(&link->dialing, on_dialed, link) == 0) {
         nng_aio_set_timeout(link->dialing, NNG_DURATION_INFINITE);
         pthread_mutex_lock(&link->lock);
@@ -504,10 +503,9 @@ static void free_link(sheaf_link *link) {
         nng_aio_wait(link->dialing);
         nng_aio_free(link->dialing);
     }
-    sheaf_sp_fini(&link->sp);
+    sheaf_tls_stream_fini(&link->stream);
     if (link->dialer != NULL) nng_stream_dialer_free(link->dialer);
-    if (link->tls != NULL) nng_tls_config_free(link->tls);
-    sheaf_tls_context_release(link->credentials);
+    sheaf_tls_context_unref(link->credentials);
     for (uint32_t i = 0; link->requests != NULL && i < link->window; i++) {
         block_free(&link->requests[i].asked);
         block_free(&link->requests[i].answer);

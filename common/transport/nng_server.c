@@ -1,4 +1,4 @@
-/* The aggregator's end: NNG's TLS streams, each a small machine that takes one request at a time.
+/* The aggregator's end: TLS over NNG's streams, each a small machine that takes one request at a time.
  *
  *     accept -> HELLO_OUT -> HELLO_IN -> LENGTH -> (SLOT) -> BODY -> EXCHANGE -> REPLY -> LENGTH ...
  *
@@ -79,11 +79,11 @@ static void set_deadline(connection *conn, uint64_t deadline_ms) {
 }
 
 uint64_t sheaf_nng_patience_ms(const sheaf_server *server) {
-    return (uint64_t)server->handshake_ms * SHEAF_SP_PATIENCE;
+    return (uint64_t)server->handshake_ms * SHEAF_TLS_PATIENCE;
 }
 
 static void expect_progress(connection *conn) {
-    sheaf_sp_watch_begin(&conn->watch, sheaf_sp_now_ms(), sheaf_nng_patience_ms(conn->server));
+    sheaf_tls_watch_begin(&conn->watch, sheaf_tls_now_ms(), sheaf_nng_patience_ms(conn->server));
     set_deadline(conn, conn->watch.look_ms);
 }
 
@@ -119,7 +119,7 @@ void sheaf_nng_cut(connection *conn, sheaf_status reason, const char *text) {
     conn->closing = 1;
     conn->reason = reason;
     conn->reason_text = text;
-    sheaf_sp_close(&conn->sp);
+    sheaf_tls_stream_close(&conn->stream);
     if (!conn->busy) bury(conn);
 }
 
@@ -127,10 +127,10 @@ void sheaf_nng_cut(connection *conn, sheaf_status reason, const char *text) {
 static void fall(connection *conn, sheaf_status reason, const char *text) {
     sheaf_server *server = conn->server;
     char address[SHEAF_NNG_ADDRESS_BYTES];
-    sheaf_tls_state state = {NULL, SHEAF_OK, "", 0};
+    sheaf_tls_state state = {NULL, SHEAF_OK, ""};
     int stranger = conn->phase <= HELLO_IN;
     if (stranger && !server->stopping) {
-        sheaf_tls_ask(conn->sp.stream, &state);
+        sheaf_tls_stream_ask(&conn->stream, &state);
         sheaf_certificate_unref(state.peer);
     }
     if (state.status != SHEAF_OK) { /* nearer to the cause than what followed from it */
@@ -147,7 +147,7 @@ static void fall(connection *conn, sheaf_status reason, const char *text) {
     conn->busy = 0;
     conn->closing = 1;
     conn->reason = SHEAF_OK; /* it is reported here, not by the keeper */
-    sheaf_sp_close(&conn->sp);
+    sheaf_tls_stream_close(&conn->stream);
     server->handlers++; /* the report counts as one, so that stop waits for it */
     bury(conn);
     pthread_mutex_unlock(&server->lock);
@@ -167,7 +167,8 @@ static void begin_receive(connection *conn, phase next, void *first, size_t firs
     conn->phase = next;
     conn->busy = 1;
     pthread_mutex_unlock(&conn->server->lock);
-    if (sheaf_sp_receive(&conn->sp, first, first_bytes, second, second_bytes) != 0) on_step(conn, NNG_ECLOSED);
+    if (sheaf_tls_stream_receive(&conn->stream, first, first_bytes, second, second_bytes) != 0)
+        on_step(conn, NNG_ECLOSED);
 }
 
 /* Length and id come in one record as a rule, so both are read in one step; but a length that is refused need not have
@@ -175,10 +176,10 @@ static void begin_receive(connection *conn, phase next, void *first, size_t firs
 static void read_length(connection *conn) {
     conn->phase = LENGTH;
     conn->deadline_ms = 0; /* a member may be silent as long as it likes */
-    if (conn->guest) set_deadline(conn, sheaf_sp_now_ms() + conn->server->handshake_ms);
+    if (conn->guest) set_deadline(conn, sheaf_tls_now_ms() + conn->server->handshake_ms);
     conn->busy = 1;
     pthread_mutex_unlock(&conn->server->lock);
-    if (sheaf_sp_receive_some(&conn->sp, conn->head, SHEAF_SP_LENGTH_BYTES, SHEAF_SP_HEAD_BYTES - 1) != 0)
+    if (sheaf_tls_stream_receive_some(&conn->stream, conn->head, SHEAF_SP_LENGTH_BYTES, SHEAF_SP_HEAD_BYTES - 1) != 0)
         on_step(conn, NNG_ECLOSED);
 }
 
@@ -215,7 +216,7 @@ static void admit(connection *conn) {
         fall(conn, SHEAF_E_MALFORMED, "does not speak NNG's REQ protocol");
         return;
     }
-    sheaf_tls_ask(conn->sp.stream, &state);
+    sheaf_tls_stream_ask(&conn->stream, &state);
     conn->peer = state.peer;
     if (conn->peer == NULL) {
         fall(conn, SHEAF_E_CERTIFICATE, "no verified certificate");
@@ -237,7 +238,7 @@ static void admit(connection *conn) {
 void sheaf_nng_read_body(connection *conn) {
     sheaf_server *server = conn->server;
     size_t size = (size_t)(sheaf_sp_read_length(conn->head) - SHEAF_SP_ID_BYTES);
-    size_t received = sheaf_sp_received(&conn->sp); /* of the head */
+    size_t received = sheaf_tls_stream_received(&conn->stream); /* of the head */
     conn->has_slot = 1;
     conn->trickle_ms = 0;
     server->slots++;
@@ -370,7 +371,7 @@ void sheaf_nng_reply(sheaf_exchange *exchange, sheaf_span frame) {
     expect_progress(conn);
     sheaf_sp_write_head(copy, sheaf_sp_read_id(conn->head + SHEAF_SP_LENGTH_BYTES), frame.size);
     server_unref_locked(server); /* the connection keeps the server alive now: stop waits for it */
-    if (sheaf_sp_send(&conn->sp, sheaf_span_of(copy, SHEAF_SP_HEAD_BYTES + frame.size)) != 0)
+    if (sheaf_tls_stream_send(&conn->stream, sheaf_span_of(copy, SHEAF_SP_HEAD_BYTES + frame.size)) != 0)
         on_step(conn, NNG_ECLOSED);
 }
 
@@ -388,7 +389,7 @@ static void cut_oldest_stranger(sheaf_server *server) {
 
 static void welcome(sheaf_server *server, nng_stream *stream) {
     connection *conn = calloc(1, sizeof *conn);
-    if (conn == NULL || sheaf_sp_init(&conn->sp, on_step, on_step, conn) != 0) {
+    if (conn == NULL || sheaf_tls_stream_init(&conn->stream, on_step, on_step, conn) != 0) {
         free(conn);
         nng_stream_close(stream);
         nng_stream_free(stream);
@@ -397,7 +398,7 @@ static void welcome(sheaf_server *server, nng_stream *stream) {
     conn->server = server;
     conn->busy = 1;
     sheaf_nng_name_peer(stream, conn->address);
-    sheaf_sp_attach(&conn->sp, stream);
+    sheaf_tls_stream_attach(&conn->stream, stream, server->credentials);
     sheaf_sp_write_hello(conn->hello, SHEAF_SP_REP);
     pthread_mutex_lock(&server->lock);
     if (server->strangers >= server->connections_max) cut_oldest_stranger(server);
@@ -405,9 +406,10 @@ static void welcome(sheaf_server *server, nng_stream *stream) {
     conn->next = server->live;
     if (conn->next != NULL) conn->next->previous = conn;
     server->live = conn;
-    set_deadline(conn, sheaf_sp_now_ms() + server->handshake_ms);
+    set_deadline(conn, sheaf_tls_now_ms() + server->handshake_ms);
     pthread_mutex_unlock(&server->lock);
-    if (sheaf_sp_send(&conn->sp, sheaf_span_of(conn->hello, SHEAF_SP_HELLO_BYTES)) != 0) on_step(conn, NNG_ECLOSED);
+    if (sheaf_tls_stream_send(&conn->stream, sheaf_span_of(conn->hello, SHEAF_SP_HELLO_BYTES)) != 0)
+        on_step(conn, NNG_ECLOSED);
 }
 
 static void on_accept(void *argument) {
@@ -416,18 +418,13 @@ static void on_accept(void *argument) {
     if (error == 0) welcome(server, nng_aio_get_output(server->accepting, 0));
     pthread_mutex_lock(&server->lock);
     int again = !server->stopping && error == 0;
-    if (!server->stopping && error != 0) server->accept_again_ms = sheaf_sp_now_ms() + ACCEPT_PAUSE_MS;
+    if (!server->stopping && error != 0) server->accept_again_ms = sheaf_tls_now_ms() + ACCEPT_PAUSE_MS;
     if (again) nng_stream_listener_accept(server->listener, server->accepting);
     pthread_cond_signal(&server->changed);
     pthread_mutex_unlock(&server->lock);
 }
 
 /* ---- open and stop ---- */
-
-static sheaf_status open_tls(sheaf_server *server, const sheaf_tls_options *options, sheaf_problem *problem) {
-    sheaf_status status = sheaf_tls_context_open(options, SHEAF_TLS_SERVER, NULL, &server->credentials, problem);
-    return status == SHEAF_OK ? sheaf_tls_context_configure(server->credentials, &server->tls, problem) : status;
-}
 
 static sheaf_status start_server(sheaf_server *server, sheaf_problem *problem) {
     pthread_condattr_t monotonic;
@@ -451,8 +448,7 @@ static sheaf_status start_server(sheaf_server *server, sheaf_problem *problem) {
 static void free_parts(sheaf_server *server) {
     nng_aio_free(server->accepting);
     if (server->listener != NULL) nng_stream_listener_free(server->listener);
-    if (server->tls != NULL) nng_tls_config_free(server->tls);
-    sheaf_tls_context_release(server->credentials);
+    sheaf_tls_context_unref(server->credentials);
 }
 
 sheaf_status sheaf_nng_open_server(const sheaf_transport_options *options, sheaf_request_handler on_request,
@@ -471,9 +467,8 @@ sheaf_status sheaf_nng_open_server(const sheaf_transport_options *options, sheaf
     server->connections_max = options->connections_max;
     server->waiting_end = &server->waiting;
     server->accept_again_ms = server->look_ms = NEVER_MS;
-    sheaf_status status = open_tls(server, &options->tls, problem);
-    if (status == SHEAF_OK)
-        status = sheaf_nng_listen(options->url, server->tls, &server->listener, server->url, problem);
+    sheaf_status status = sheaf_tls_context_open(&options->tls, SHEAF_TLS_SERVER, NULL, &server->credentials, problem);
+    if (status == SHEAF_OK) status = sheaf_nng_listen(options->url, &server->listener, server->url, problem);
     if (status == SHEAF_OK) status = start_server(server, problem);
     if (status == SHEAF_OK) {
         *out = server;
@@ -497,7 +492,7 @@ void sheaf_nng_stop_server(sheaf_server *server) {
         next = conn->next;
         if (conn->phase == REPLY) {
             /* An answer that is on its way may still arrive. */
-            conn->deadline_ms = sheaf_sp_now_ms() + STOP_PATIENCE_MS;
+            conn->deadline_ms = sheaf_tls_now_ms() + STOP_PATIENCE_MS;
         } else {
             sheaf_nng_cut(conn, SHEAF_OK, "");
         }

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "common/transport/sp.h"
-#include "common/transport/tls_engine.h"
+#include "common/transport/nng_engine.h"
 #include "server/tool/bench_nng.h"
 
 #define DIALERS   8u
@@ -93,7 +93,7 @@ double sheaf_bench_connects_drive(const sheaf_bench_load *load, const char *addr
     nng_tls_config *config = NULL;
     sheaf_tls_options options = sheaf_bench_tls(load, 0, &paths);
     if (sheaf_tls_context_open(&options, SHEAF_TLS_LINK, "127.0.0.1", &context, &problem) != SHEAF_OK ||
-        sheaf_tls_context_configure(context, &config, &problem) != SHEAF_OK)
+        sheaf_nng_engine_configure(context, &config, &problem) != SHEAF_OK)
         sheaf_bench_die("clients", problem.text);
     dialing state = {.load = load, .address = address, .tls = config};
     return count_connects(&state, dial_nng);

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "common/digest.h"
-#include "common/transport/tls_engine.h"
+#include "common/transport/nng_engine.h"
 #include "server/tool/bench_nng.h"
 
 #define CONTEXTS 64u
@@ -28,7 +28,7 @@ static nng_tls_config *open_tls(const sheaf_bench_load *load, int number, sheaf_
     nng_tls_config *config = NULL;
     sheaf_tls_options options = sheaf_bench_tls(load, number, &paths);
     if (sheaf_tls_context_open(&options, side, "127.0.0.1", &context, &problem) != SHEAF_OK ||
-        sheaf_tls_context_configure(context, &config, &problem) != SHEAF_OK)
+        sheaf_nng_engine_configure(context, &config, &problem) != SHEAF_OK)
         sheaf_bench_die("raw NNG", problem.text);
     return config;
 }

@@ -349,7 +349,7 @@ static void peers_that_vanish_leave_no_connection_behind(void **state) {
         if (i % 2 == 0) assert_int_equal(raw_answer(&client, &id, answer, sizeof answer), 1);
         raw_client_close(&client);
         carrier_sleep_ms(i % 3 == 0 ? 0 : 20);
-        if (i % 3 == 2) carrier_sleep_ms(1200); /* see sheaf_sp_is_lost */
+        if (i % 3 == 2) carrier_sleep_ms(1200); /* see sheaf_tls_stream_is_lost */
     }
     carrier_stop(&server);
 }

@@ -6,7 +6,7 @@
 #include <nng/protocol/reqrep0/req.h>
 #include <stdio.h>
 
-#include "common/transport/tls_engine.h"
+#include "common/transport/nng_engine.h"
 #include "tests/kit/carrier_kit.h"
 #include "tests/kit/raw_tls.h"
 
@@ -33,7 +33,7 @@ static nng_tls_config *configure(const pki_kit_files *files, sheaf_tls_side side
     nng_tls_config *config = NULL;
     assert_int_equal(
         sheaf_tls_context_open(&options, side, side == SHEAF_TLS_LINK ? "127.0.0.1" : NULL, &context, NULL), SHEAF_OK);
-    assert_int_equal(sheaf_tls_context_configure(context, &config, NULL), SHEAF_OK);
+    assert_int_equal(sheaf_nng_engine_configure(context, &config, NULL), SHEAF_OK);
     sheaf_tls_context_unref(context);
     return config;
 }

@@ -1,6 +1,5 @@
-#include "common/transport/tls_engine.h"
+#include "common/transport/tls_session.h"
 
-#include <errno.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
@@ -8,25 +7,11 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-
-#include <nng/supplemental/tls/engine.h>
-
-/* The engine's struct grew in NNG 1.6 without a change of its version number, so the library's version decides. */
-#if NNG_MAJOR_VERSION != 1 || NNG_MINOR_VERSION != 5
-#error "tls_engine.c is written for NNG 1.5: check nng/supplemental/tls/engine.h before you allow another version"
-#endif
-_Static_assert(NNG_TLS_ENGINE_VERSION == NNG_TLS_ENGINE_V1, "another engine interface");
 
 #define DRAINED_BYTES_MAX 65536
-#define RELEASE_S_MAX     5 /* NNG's reaper needs milliseconds */
-/* NNG moves 16 KiB at a time below TLS. With its head, type and tag a record of this size fits, so that each travels in
- * one piece; the usual 16 KiB would travel in two, with a wait for the second. */
-#define RECORD_BYTES (16384 - 5 - 1 - 16)
 
 struct sheaf_tls_context {
     pthread_mutex_t lock;
-    pthread_cond_t released;
     unsigned references;
     atomic_uint failures;
     sheaf_tls_source *source;
@@ -34,30 +19,22 @@ struct sheaf_tls_context {
     char host[256];
 };
 
-/* NNG allocates these two behind its own structs and clears them. */
-struct nng_tls_engine_config {
-    sheaf_tls_context *context;
-};
-struct nng_tls_engine_conn {
+struct sheaf_tls_session {
     SSL *ssl;
-    void *wire; /* NNG's handle for nng_tls_engine_send and _recv */
+    const sheaf_tls_wire *way; /* how bytes get to `wire` */
+    void *wire;
     sheaf_tls_context *context;
     sheaf_certificate *peer;
     int established, failed;
     size_t drained; /* bytes that came after we refused */
-    uint64_t moved; /* bytes on the wire, both ways */
     int alert;      /* received from the peer; -1: none */
     sheaf_status status;
     char text[sizeof((sheaf_tls_state *)0)->text];
 };
 
-/* NNG calls config init and `verified` on the thread that asks, so these carry what its interface cannot. */
-static _Thread_local sheaf_tls_context *handed_over;
-static _Thread_local sheaf_tls_state *asked;
-
 /* ---- why a connection failed ---- */
 
-static void refuse(nng_tls_engine_conn *conn, sheaf_status status, const char *why, X509 *certificate) {
+static void refuse(sheaf_tls_session *conn, sheaf_status status, const char *why, X509 *certificate) {
     char subject[256] = "";
     BIO *bio = certificate == NULL ? NULL : BIO_new(BIO_s_mem());
     if (bio != NULL) {
@@ -109,7 +86,7 @@ static sheaf_status status_of_reason(unsigned long error) {
     }
 }
 
-static void note_failure(nng_tls_engine_conn *conn) {
+static void note_failure(sheaf_tls_session *conn) {
     conn->failed = 1;
     (void)atomic_fetch_add(&conn->context->failures, 1);
     if (conn->status != SHEAF_OK) return; /* our own refusal is the reason */
@@ -132,24 +109,24 @@ static void note_failure(nng_tls_engine_conn *conn) {
 /* A server that refuses in the middle of a peer's flight must not close at once: what still comes would be answered with
  * a reset, which destroys the alert on its way, and the device would never learn why. So the stream stays open and
  * swallows what comes, until the peer closes, or sends too much, or the owner of the stream closes it. */
-static int linger(nng_tls_engine_conn *conn) {
+static int linger(sheaf_tls_session *conn) {
     uint8_t waste[2048];
     while (conn->drained < DRAINED_BYTES_MAX) {
         size_t size = sizeof waste;
-        int error = nng_tls_engine_recv(conn->wire, waste, &size);
+        int error = conn->way->receive(conn->wire, waste, &size);
         if (error != 0) return error;
         conn->drained += size;
     }
     return NNG_ECONNSHUT;
 }
 
-static int after_failure(nng_tls_engine_conn *conn) {
+static int after_failure(sheaf_tls_session *conn) {
     if (conn->established) return NNG_ECONNSHUT;
     return conn->context->side == SHEAF_TLS_SERVER ? linger(conn) : NNG_EPEERAUTH;
 }
 
 /* SSL_get_error to NNG's errors; NNG_EAGAIN: more bytes must move first. */
-static int nng_error_of(nng_tls_engine_conn *conn, int result) {
+static int nng_error_of(sheaf_tls_session *conn, int result) {
     switch (SSL_get_error(conn->ssl, result)) {
     case SSL_ERROR_WANT_READ:
     case SSL_ERROR_WANT_WRITE:
@@ -164,7 +141,7 @@ static int nng_error_of(nng_tls_engine_conn *conn, int result) {
 
 /* ---- who the peer is ---- */
 
-static int chain_refused(nng_tls_engine_conn *conn, X509_STORE_CTX *store, X509 *leaf) {
+static int chain_refused(sheaf_tls_session *conn, X509_STORE_CTX *store, X509 *leaf) {
     int error = X509_STORE_CTX_get_error(store);
     sheaf_problem problem = {SHEAF_OK, ""};
     sheaf_status status = sheaf_trust_explain(store, &problem);
@@ -189,8 +166,8 @@ static int key_fits_version(SSL *ssl, X509 *leaf) {
     return SSL_version(ssl) >= TLS1_3_VERSION || EVP_PKEY_get_base_id(X509_get0_pubkey(leaf)) == EVP_PKEY_EC;
 }
 
-static int identity_refused(nng_tls_engine_conn *conn, X509_STORE_CTX *store, X509 *leaf, int error,
-                            sheaf_status status, const char *why) {
+static int identity_refused(sheaf_tls_session *conn, X509_STORE_CTX *store, X509 *leaf, int error, sheaf_status status,
+                            const char *why) {
     X509_STORE_CTX_set_error(store, error); /* chooses the alert */
     refuse(conn, status, why, leaf);
     return 0;
@@ -201,7 +178,7 @@ static int identity_refused(nng_tls_engine_conn *conn, X509_STORE_CTX *store, X5
 static int verify_peer(X509_STORE_CTX *store, void *unused) {
     (void)unused;
     SSL *ssl = X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx());
-    nng_tls_engine_conn *conn = SSL_get_app_data(ssl);
+    sheaf_tls_session *conn = SSL_get_app_data(ssl);
     X509 *leaf = X509_STORE_CTX_get0_cert(store);
     if (X509_verify_cert(store) != 1) return chain_refused(conn, store, leaf);
     sheaf_certificate *peer = NULL;
@@ -222,7 +199,7 @@ static int verify_peer(X509_STORE_CTX *store, void *unused) {
 }
 
 static void note_alert(const SSL *ssl, int where, int value) {
-    nng_tls_engine_conn *conn = SSL_get_app_data(ssl);
+    sheaf_tls_session *conn = SSL_get_app_data(ssl);
     if (where == SSL_CB_READ_ALERT && conn != NULL && (value & 0xff) != SSL_AD_CLOSE_NOTIFY) conn->alert = value & 0xff;
 }
 
@@ -231,7 +208,7 @@ static void note_alert(const SSL *ssl, int where, int value) {
 static void install_callbacks(SSL_CTX *ssl) {
     SSL_CTX_set_cert_verify_callback(ssl, verify_peer, NULL);
     SSL_CTX_set_info_callback(ssl, note_alert);
-    (void)SSL_CTX_set_max_send_fragment(ssl, RECORD_BYTES);
+    (void)SSL_CTX_set_max_send_fragment(ssl, SHEAF_TLS_RECORD_BYTES);
 }
 
 sheaf_status sheaf_tls_context_open(const sheaf_tls_options *options, sheaf_tls_side side, const char *host,
@@ -239,7 +216,6 @@ sheaf_status sheaf_tls_context_open(const sheaf_tls_options *options, sheaf_tls_
     sheaf_tls_context *context = calloc(1, sizeof *context);
     if (context == NULL) return sheaf_problem_set(problem, SHEAF_E_MEMORY, "no memory for a TLS context");
     pthread_mutex_init(&context->lock, NULL);
-    pthread_cond_init(&context->released, NULL);
     context->references = 1;
     atomic_init(&context->failures, 0);
     context->side = side;
@@ -260,7 +236,6 @@ sheaf_status sheaf_tls_context_open(const sheaf_tls_options *options, sheaf_tls_
 
 static void context_free(sheaf_tls_context *context) {
     sheaf_tls_source_close(context->source);
-    pthread_cond_destroy(&context->released);
     pthread_mutex_destroy(&context->lock);
     free(context);
 }
@@ -269,28 +244,13 @@ void sheaf_tls_context_unref(sheaf_tls_context *context) {
     if (context == NULL) return;
     pthread_mutex_lock(&context->lock);
     unsigned left = --context->references;
-    pthread_cond_broadcast(&context->released);
     pthread_mutex_unlock(&context->lock);
     if (left == 0) context_free(context);
 }
 
-void sheaf_tls_context_release(sheaf_tls_context *context) {
-    struct timespec until;
-    int waited = 0;
-    if (context == NULL) return;
-    (void)clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += RELEASE_S_MAX;
-    pthread_mutex_lock(&context->lock);
-    while (context->references > 1 && waited == 0) {
-        waited = pthread_cond_timedwait(&context->released, &context->lock, &until);
-    }
-    pthread_mutex_unlock(&context->lock);
-    sheaf_tls_context_unref(context);
-}
-
 unsigned sheaf_tls_context_failures(sheaf_tls_context *context) { return atomic_load(&context->failures); }
 
-static sheaf_tls_context *context_ref(sheaf_tls_context *context) {
+sheaf_tls_context *sheaf_tls_context_ref(sheaf_tls_context *context) {
     if (context == NULL) return NULL;
     pthread_mutex_lock(&context->lock);
     context->references++;
@@ -298,36 +258,32 @@ static sheaf_tls_context *context_ref(sheaf_tls_context *context) {
     return context;
 }
 
-/* ---- bytes: an OpenSSL BIO over NNG's two functions ---- */
+/* ---- bytes: an OpenSSL BIO over the wire's two functions ---- */
 
 static BIO_METHOD *wire_method;
 
-static int wire_write(BIO *bio, const char *data, size_t size, size_t *written) {
-    BIO_clear_retry_flags(bio);
-    *written = size;
-    nng_tls_engine_conn *conn = BIO_get_data(bio);
-    int error = nng_tls_engine_send(conn->wire, (const uint8_t *)data, written);
-    if (error == 0) {
-        conn->moved += *written;
-        return 1;
-    }
-    *written = 0;
-    if (error == NNG_EAGAIN) BIO_set_retry_write(bio);
+static int wire_result(BIO *bio, int error, size_t *size, void (*set_retry)(BIO *bio)) {
+    if (error == 0) return 1;
+    *size = 0;
+    if (error == NNG_EAGAIN) set_retry(bio);
     return 0;
 }
 
+static void retry_write(BIO *bio) { BIO_set_retry_write(bio); }
+static void retry_read(BIO *bio) { BIO_set_retry_read(bio); }
+
+static int wire_write(BIO *bio, const char *data, size_t size, size_t *written) {
+    const sheaf_tls_session *conn = BIO_get_data(bio);
+    BIO_clear_retry_flags(bio);
+    *written = size;
+    return wire_result(bio, conn->way->send(conn->wire, (const uint8_t *)data, written), written, retry_write);
+}
+
 static int wire_read(BIO *bio, char *data, size_t size, size_t *got) {
+    const sheaf_tls_session *conn = BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
     *got = size;
-    nng_tls_engine_conn *conn = BIO_get_data(bio);
-    int error = nng_tls_engine_recv(conn->wire, (uint8_t *)data, got);
-    if (error == 0) {
-        conn->moved += *got;
-        return 1;
-    }
-    *got = 0;
-    if (error == NNG_EAGAIN) BIO_set_retry_read(bio);
-    return 0;
+    return wire_result(bio, conn->way->receive(conn->wire, (uint8_t *)data, got), got, retry_read);
 }
 
 static long wire_control(BIO *bio, int command, long number, void *pointer) {
@@ -341,14 +297,16 @@ static int wire_create(BIO *bio) {
     return 1;
 }
 
-static int make_wire_method(void) {
-    wire_method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "nng");
-    return wire_method != NULL && BIO_meth_set_write_ex(wire_method, wire_write) &&
-           BIO_meth_set_read_ex(wire_method, wire_read) && BIO_meth_set_ctrl(wire_method, wire_control) &&
-           BIO_meth_set_create(wire_method, wire_create);
+static void make_wire_method(void) {
+    BIO_METHOD *method = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "sheaf");
+    if (method != NULL && BIO_meth_set_write_ex(method, wire_write) && BIO_meth_set_read_ex(method, wire_read) &&
+        BIO_meth_set_ctrl(method, wire_control) && BIO_meth_set_create(method, wire_create))
+        wire_method = method;
 }
 
-/* ---- connections, each called under NNG's lock of that connection ---- */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* ---- sessions ---- */
 
 static int expect_host(SSL *ssl, const char *host) {
     X509_VERIFY_PARAM *param = SSL_get0_param(ssl);
@@ -358,13 +316,10 @@ static int expect_host(SSL *ssl, const char *host) {
     return SSL_set1_host(ssl, host) && SSL_set_tlsext_host_name(ssl, host);
 }
 
-static int conn_init(nng_tls_engine_conn *conn, void *wire, nng_tls_engine_config *config) {
-    conn->alert = -1;
-    conn->wire = wire;
-    if (config->context == NULL) return NNG_ECRYPTO; /* a configuration that did not come from us lets nobody in */
-    conn->context = context_ref(config->context);
+static int prepare(sheaf_tls_session *conn) {
+    (void)pthread_once(&once, make_wire_method);
     conn->ssl = sheaf_tls_source_connect(conn->context->source);
-    BIO *bio = BIO_new(wire_method);
+    BIO *bio = wire_method == NULL ? NULL : BIO_new(wire_method);
     if (conn->ssl == NULL || bio == NULL) {
         BIO_free(bio);
         return NNG_ENOMEM;
@@ -380,15 +335,32 @@ static int conn_init(nng_tls_engine_conn *conn, void *wire, nng_tls_engine_confi
     return expect_host(conn->ssl, conn->context->host) ? 0 : NNG_ECRYPTO;
 }
 
-/* NNG calls this also for connections that it never began, so all may be zero. */
-static void conn_fini(nng_tls_engine_conn *conn) {
+int sheaf_tls_session_begin(sheaf_tls_context *context, const sheaf_tls_wire *way, void *wire,
+                            sheaf_tls_session **out) {
+    sheaf_tls_session *conn = calloc(1, sizeof *conn);
+    if (conn == NULL) return NNG_ENOMEM;
+    conn->alert = -1;
+    conn->way = way;
+    conn->wire = wire;
+    conn->context = sheaf_tls_context_ref(context);
+    int error = prepare(conn);
+    if (error == 0) {
+        *out = conn;
+    } else {
+        sheaf_tls_session_end(conn);
+    }
+    return error;
+}
+
+void sheaf_tls_session_end(sheaf_tls_session *conn) {
+    if (conn == NULL) return;
     SSL_free(conn->ssl);
     sheaf_certificate_unref(conn->peer);
     sheaf_tls_context_unref(conn->context);
-    memset(conn, 0, sizeof *conn);
+    free(conn);
 }
 
-static void conn_close(nng_tls_engine_conn *conn) {
+void sheaf_tls_session_shut(sheaf_tls_session *conn) {
     if (!conn->established || conn->failed) return;
     ERR_clear_error();
     (void)SSL_shutdown(conn->ssl); /* a courtesy; whether it still gets out does not matter */
@@ -396,140 +368,38 @@ static void conn_close(nng_tls_engine_conn *conn) {
 }
 
 /* The handshake also runs inside the first read or write, so every way in ends here. */
-static int finished(nng_tls_engine_conn *conn, int result) {
+static int finished(sheaf_tls_session *conn, int result) {
     if (!conn->established && SSL_is_init_finished(conn->ssl)) conn->established = 1;
     int error = result == 1 ? 0 : nng_error_of(conn, result);
     ERR_clear_error();
     return error;
 }
 
-static int conn_handshake(nng_tls_engine_conn *conn) {
+int sheaf_tls_session_shake(sheaf_tls_session *conn) {
     if (conn->failed) return after_failure(conn);
     ERR_clear_error();
     return finished(conn, SSL_do_handshake(conn->ssl));
 }
 
-static int conn_recv(nng_tls_engine_conn *conn, uint8_t *data, size_t *size) {
+int sheaf_tls_session_read(sheaf_tls_session *conn, uint8_t *bytes, size_t *size) {
     if (conn->failed) return after_failure(conn);
     ERR_clear_error();
-    return finished(conn, SSL_read_ex(conn->ssl, data, *size, size));
+    return finished(conn, SSL_read_ex(conn->ssl, bytes, *size, size));
 }
 
-static int conn_send(nng_tls_engine_conn *conn, const uint8_t *data, size_t *size) {
+int sheaf_tls_session_write(sheaf_tls_session *conn, const uint8_t *bytes, size_t *size) {
     if (conn->failed) return after_failure(conn);
     ERR_clear_error();
-    return finished(conn, SSL_write_ex(conn->ssl, data, *size, size));
+    return finished(conn, SSL_write_ex(conn->ssl, bytes, *size, size));
 }
 
-static bool conn_verified(nng_tls_engine_conn *conn) {
-    bool verified = conn->established && conn->peer != NULL && !conn->failed;
-    if (asked != NULL) {
-        asked->peer = verified ? sheaf_certificate_ref(conn->peer) : NULL;
-        asked->status = conn->status;
-        memcpy(asked->text, conn->text, sizeof asked->text);
-        asked->moved_bytes = conn->moved;
-    }
-    return verified;
-}
+int sheaf_tls_session_is_shaking(const sheaf_tls_session *conn) { return !conn->established; }
 
-/* ---- configurations ---- */
+int sheaf_tls_session_holds_part(const sheaf_tls_session *conn) { return SSL_has_pending(conn->ssl); }
 
-static int config_init(nng_tls_engine_config *config, nng_tls_mode mode) {
-    (void)mode;
-    config->context = context_ref(handed_over);
-    return 0;
-}
-static void config_fini(nng_tls_engine_config *config) { sheaf_tls_context_unref(config->context); }
-/* NNG sets a name and a mode on the default configuration of every dialer and listener, before ours replaces it. They
- * change nothing here: names and modes are the context's. */
-static int config_server(nng_tls_engine_config *config, const char *name) {
-    (void)config, (void)name;
-    return 0;
-}
-static int config_auth(nng_tls_engine_config *config, nng_tls_auth_mode mode) {
-    (void)config, (void)mode;
-    return 0;
-}
-static int config_ca_chain(nng_tls_engine_config *config, const char *certificates, const char *crl) {
-    (void)config, (void)certificates, (void)crl;
-    return NNG_ENOTSUP;
-}
-static int config_own_cert(nng_tls_engine_config *config, const char *certificate, const char *key,
-                           const char *password) {
-    (void)config, (void)certificate, (void)key, (void)password;
-    return NNG_ENOTSUP;
-}
-static int config_version(nng_tls_engine_config *config, nng_tls_version minimum, nng_tls_version maximum) {
-    (void)config, (void)minimum, (void)maximum;
-    return NNG_ENOTSUP;
-}
-
-/* ---- registration ---- */
-
-static nng_tls_engine_config_ops config_ops = {
-    .size = sizeof(nng_tls_engine_config),
-    .init = config_init,
-    .fini = config_fini,
-    .server = config_server,
-    .auth = config_auth,
-    .ca_chain = config_ca_chain,
-    .own_cert = config_own_cert,
-    .version = config_version,
-};
-static nng_tls_engine_conn_ops conn_ops = {
-    .size = sizeof(nng_tls_engine_conn),
-    .init = conn_init,
-    .fini = conn_fini,
-    .close = conn_close,
-    .handshake = conn_handshake,
-    .recv = conn_recv,
-    .send = conn_send,
-    .verified = conn_verified,
-};
-static const nng_tls_engine engine = {
-    .version = NNG_TLS_ENGINE_VERSION,
-    .config_ops = &config_ops,
-    .conn_ops = &conn_ops,
-    .name = "sheaf-openssl",
-    .description = "OpenSSL 3, verified on both sides",
-    .fips_mode = false,
-};
-
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static int registered;
-
-/* NNG sets its built-in engine whenever it initialises, so it must have done that before we replace it: making a
- * configuration initialises it. */
-static void register_engine(void) {
-    nng_tls_config *config = NULL;
-    if (strncmp(nng_version(), "1.5.", 4) != 0 || !make_wire_method()) return;
-    if (nng_tls_config_alloc(&config, NNG_TLS_MODE_CLIENT) != 0) return;
-    nng_tls_config_free(config);
-    registered = nng_tls_engine_register(&engine) == 0;
-}
-
-sheaf_status sheaf_tls_context_configure(sheaf_tls_context *context, nng_tls_config **out, sheaf_problem *problem) {
-    (void)pthread_once(&once, register_engine);
-    if (!registered) {
-        return sheaf_problem_set(problem, SHEAF_E_VERSION, "NNG %s does not take our TLS engine, which is made for 1.5",
-                                 nng_version());
-    }
-    handed_over = context;
-    int error =
-        nng_tls_config_alloc(out, context->side == SHEAF_TLS_SERVER ? NNG_TLS_MODE_SERVER : NNG_TLS_MODE_CLIENT);
-    handed_over = NULL;
-    if (error == 0) return SHEAF_OK;
-    return sheaf_problem_set(problem, SHEAF_E_MEMORY, "no TLS configuration: %s", nng_strerror(error));
-}
-
-void sheaf_tls_ask(nng_stream *stream, sheaf_tls_state *state) {
-    bool verified = false;
-    memset(state, 0, sizeof *state);
-    asked = state;
-    int error = nng_stream_get_bool(stream, NNG_OPT_TLS_VERIFIED, &verified);
-    asked = NULL;
-    if (error != 0) {
-        state->status = SHEAF_E_NETWORK;
-        (void)snprintf(state->text, sizeof state->text, "not a TLS stream of ours: %s", nng_strerror(error));
-    }
+void sheaf_tls_session_tell(const sheaf_tls_session *conn, sheaf_tls_state *state) {
+    int verified = conn->established && conn->peer != NULL && !conn->failed;
+    state->peer = verified ? sheaf_certificate_ref(conn->peer) : NULL;
+    state->status = conn->status;
+    memcpy(state->text, conn->text, sizeof state->text);
 }
