@@ -77,6 +77,7 @@ struct sheaf_link {
     uint32_t last_id;
     int failed; /* and nobody was told yet */
     uint8_t hello[SHEAF_SP_HELLO_BYTES], head[SHEAF_SP_HEAD_BYTES];
+    block next;                        /* the copy of a frame before its turn; of whoever sends, without the lock */
     block stale[2];                    /* of requests that were given up, while steps may still touch them */
     sheaf_problem problem;             /* of the last failure */
     sheaf_certificate *connected_peer; /* of this connection */
@@ -364,21 +365,36 @@ static void drive(sheaf_link *link) {
     if (link->misses >= 2) abandon(link, LOST);
 }
 
+static int has_room(const sheaf_link *link) { return link->count < link->window && !link->failed; }
+
+static sheaf_status copy_frame(block *into, sheaf_span frame) {
+    if (!block_reserve(into, SHEAF_SP_HEAD_BYTES + frame.size)) return SHEAF_E_MEMORY;
+    if (frame.size > 0) memcpy(into->data + SHEAF_SP_HEAD_BYTES, frame.data, frame.size);
+    return SHEAF_OK;
+}
+
+static sheaf_status enqueue(sheaf_link *link, size_t frame_bytes) {
+    if (!has_room(link)) return SHEAF_AGAIN; /* it has failed meanwhile */
+    request *new = request_at(link, link->count++);
+    block spare = new->asked;
+    new->asked = link->next;
+    link->next = spare;
+    new->id = link->last_id = (link->last_id + 1u) | 0x80000000u;
+    new->resends = RESENDS;
+    new->asked_bytes = frame_bytes;
+    sheaf_sp_write_head(new->asked.data, new->id, frame_bytes);
+    return SHEAF_OK;
+}
+
 sheaf_status sheaf_nng_send(sheaf_link *link, sheaf_span frame) {
     if (frame.size > link->frame_bytes_max) return SHEAF_E_TOO_LARGE;
     sheaf_status status = SHEAF_AGAIN;
     pthread_mutex_lock(&link->lock);
-    if (link->count < link->window && !link->failed) {
-        request *new = request_at(link, link->count);
-        status = block_reserve(&new->asked, SHEAF_SP_HEAD_BYTES + frame.size) ? SHEAF_OK : SHEAF_E_MEMORY;
-        if (status == SHEAF_OK) {
-            new->id = link->last_id = (link->last_id + 1u) | 0x80000000u;
-            new->resends = RESENDS;
-            new->asked_bytes = frame.size;
-            sheaf_sp_write_head(new->asked.data, new->id, frame.size);
-            if (frame.size > 0) memcpy(new->asked.data + SHEAF_SP_HEAD_BYTES, frame.data, frame.size);
-            link->count++;
-        }
+    if (has_room(link)) {
+        pthread_mutex_unlock(&link->lock); /* steps of other requests end meanwhile, and copying takes long */
+        status = copy_frame(&link->next, frame);
+        pthread_mutex_lock(&link->lock);
+        if (status == SHEAF_OK) status = enqueue(link, frame.size);
     }
     drive(link);
     pthread_mutex_unlock(&link->lock);
@@ -512,6 +528,7 @@ static void free_link(sheaf_link *link) {
         sheaf_certificate_unref(link->requests[i].peer);
     }
     free(link->requests);
+    block_free(&link->next);
     block_free(&link->stale[0]);
     block_free(&link->stale[1]);
     sheaf_certificate_unref(link->connected_peer);

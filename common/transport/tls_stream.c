@@ -16,8 +16,11 @@
 
 #include "common/transport/tcp_queue.h"
 
-#define LARGE_BYTES     65536u /* sealed bytes that move at once, at most */
-#define HANDSHAKE_BYTES 8192u  /* a flight with its certificates, as a rule; others take two */
+/* Sealed bytes that move at once, at most. Whoever sends holds its frame anyway, and each move wakes a thread of NNG: a
+ * frame of 256 KiB should leave in one. Whoever receives may hold many connections, and gets less at a time. */
+#define SEND_BYTES      278528u
+#define RECEIVE_BYTES   65536u
+#define HANDSHAKE_BYTES 8192u /* a flight with its certificates, as a rule; others take two */
 
 /* ---- buffers ---- */
 
@@ -117,14 +120,14 @@ static void move(sheaf_tls_stream *stream, sheaf_tls_way *way, uint8_t *bytes, s
 static size_t room_to_send(const sheaf_tls_stream *stream) {
     size_t room = is_short(&stream->out) ? sealed_size(stream->out.wanted - stream->out.moved) : 0;
     if (sheaf_tls_session_is_shaking(stream->session) && room < HANDSHAKE_BYTES) room = HANDSHAKE_BYTES;
-    return smaller(room, LARGE_BYTES);
+    return smaller(room, SEND_BYTES);
 }
 
 /* Not much more than the step needs: what is behind it would keep its buffer until the next one. */
 static size_t room_to_receive(const sheaf_tls_stream *stream) {
     size_t plain = is_short(&stream->in) ? stream->in.wanted - stream->in.moved : 0;
     if (sheaf_tls_session_is_shaking(stream->session)) return HANDSHAKE_BYTES;
-    if (sealed_size(plain) > SHEAF_TLS_SMALL_BYTES) return smaller(sealed_size(plain), LARGE_BYTES);
+    if (sealed_size(plain) > SHEAF_TLS_SMALL_BYTES) return smaller(sealed_size(plain), RECEIVE_BYTES);
     if (sheaf_tls_session_holds_part(stream->session)) /* the rest of a record that began in the small buffer */
         return SHEAF_TLS_RECORD_BYTES + SHEAF_TLS_RECORD_OVERHEAD - SHEAF_TLS_SMALL_BYTES;
     return SHEAF_TLS_SMALL_BYTES;
