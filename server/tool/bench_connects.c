@@ -15,8 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/transport/nng_address.h"
 #include "common/transport/sp.h"
-#include "common/transport/nng_engine.h"
+#include "common/transport/tls_stream.h"
 #include "server/tool/bench_nng.h"
 
 #define DIALERS   8u
@@ -25,7 +26,7 @@
 typedef struct {
     const sheaf_bench_load *load;
     const char *address;
-    void *tls; /* nng_tls_config or SSL_CTX */
+    void *tls; /* sheaf_tls_context or SSL_CTX */
     atomic_uint connects;
     atomic_int stop;
 } dialing;
@@ -51,38 +52,66 @@ static double count_connects(dialing *state, void *(*dial_main)(void *)) {
 
 /* ---- through NNG ---- */
 
-static int move(nng_stream *stream, nng_aio *aio, uint8_t *bytes, size_t size, int out) {
-    nng_iov part = {bytes, size};
-    (void)nng_aio_set_iov(aio, 1, &part);
-    (out ? nng_stream_send : nng_stream_recv)(stream, aio);
-    nng_aio_wait(aio);
-    return nng_aio_result(aio) == 0 && nng_aio_count(aio) == size;
+/* One connection at a time, waited for. */
+typedef struct {
+    sheaf_tls_stream stream;
+    nng_aio *dialing;
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    int is_over, error;
+} calling;
+
+static void on_step(void *context, int error) {
+    calling *call = context;
+    pthread_mutex_lock(&call->lock);
+    call->is_over = 1;
+    call->error = error;
+    pthread_cond_signal(&call->ended);
+    pthread_mutex_unlock(&call->lock);
 }
 
-static void connect_once(dialing *state, nng_aio *aio) {
+static int wait_for_step(calling *call, int begun) {
+    pthread_mutex_lock(&call->lock);
+    while (begun == 0 && !call->is_over) pthread_cond_wait(&call->ended, &call->lock);
+    int error = begun == 0 ? call->error : begun;
+    call->is_over = 0;
+    pthread_mutex_unlock(&call->lock);
+    return error == 0;
+}
+
+static void connect_once(dialing *state, calling *call) {
     nng_stream_dialer *dialer = NULL;
     uint8_t hello[SHEAF_SP_HELLO_BYTES];
-    if (nng_stream_dialer_alloc(&dialer, state->address) != 0 ||
-        nng_stream_dialer_set_ptr(dialer, NNG_OPT_TLS_CONFIG, state->tls) != 0)
+    if (nng_stream_dialer_alloc(&dialer, sheaf_nng_below_tls(state->address)) != 0 ||
+        nng_stream_dialer_set_bool(dialer, NNG_OPT_TCP_NODELAY, true) != 0)
         sheaf_bench_die("clients", "no dialer");
-    nng_stream_dialer_dial(dialer, aio);
-    nng_aio_wait(aio);
-    if (nng_aio_result(aio) != 0) sheaf_bench_die("clients", nng_strerror(nng_aio_result(aio)));
-    nng_stream *stream = nng_aio_get_output(aio, 0);
-    if (!move(stream, aio, hello, sizeof hello, 0)) sheaf_bench_die("clients", "no hello");
+    nng_stream_dialer_dial(dialer, call->dialing);
+    nng_aio_wait(call->dialing);
+    if (nng_aio_result(call->dialing) != 0) sheaf_bench_die("clients", nng_strerror(nng_aio_result(call->dialing)));
+    sheaf_tls_stream_attach(&call->stream, nng_aio_get_output(call->dialing, 0), state->tls);
+    if (!wait_for_step(call, sheaf_tls_stream_receive(&call->stream, hello, sizeof hello, NULL, 0)))
+        sheaf_bench_die("clients", "no hello");
     sheaf_sp_write_hello(hello, SHEAF_SP_REQ);
-    if (move(stream, aio, hello, sizeof hello, 1)) (void)atomic_fetch_add(&state->connects, 1);
-    nng_stream_close(stream);
-    nng_stream_free(stream);
+    if (wait_for_step(call, sheaf_tls_stream_send(&call->stream, sheaf_span_of(hello, sizeof hello))))
+        (void)atomic_fetch_add(&state->connects, 1);
+    sheaf_tls_stream_detach(&call->stream);
     nng_stream_dialer_free(dialer);
 }
 
 static void *dial_nng(void *argument) {
     dialing *state = argument;
-    nng_aio *aio = NULL;
-    if (nng_aio_alloc(&aio, NULL, NULL) != 0) sheaf_bench_die("clients", "no memory");
-    while (!atomic_load(&state->stop)) connect_once(state, aio);
-    nng_aio_free(aio);
+    calling call;
+    memset(&call, 0, sizeof call);
+    pthread_mutex_init(&call.lock, NULL);
+    pthread_cond_init(&call.ended, NULL);
+    if (sheaf_tls_stream_init(&call.stream, on_step, on_step, &call) != 0 ||
+        nng_aio_alloc(&call.dialing, NULL, NULL) != 0)
+        sheaf_bench_die("clients", "no memory");
+    while (!atomic_load(&state->stop)) connect_once(state, &call);
+    sheaf_tls_stream_fini(&call.stream);
+    nng_aio_free(call.dialing);
+    pthread_cond_destroy(&call.ended);
+    pthread_mutex_destroy(&call.lock);
     return NULL;
 }
 
@@ -90,13 +119,13 @@ double sheaf_bench_connects_drive(const sheaf_bench_load *load, const char *addr
     sheaf_bench_paths paths;
     sheaf_problem problem = {SHEAF_OK, ""};
     sheaf_tls_context *context = NULL;
-    nng_tls_config *config = NULL;
     sheaf_tls_options options = sheaf_bench_tls(load, 0, &paths);
-    if (sheaf_tls_context_open(&options, SHEAF_TLS_LINK, "127.0.0.1", &context, &problem) != SHEAF_OK ||
-        sheaf_nng_engine_configure(context, &config, &problem) != SHEAF_OK)
+    if (sheaf_tls_context_open(&options, SHEAF_TLS_LINK, "127.0.0.1", &context, &problem) != SHEAF_OK)
         sheaf_bench_die("clients", problem.text);
-    dialing state = {.load = load, .address = address, .tls = config};
-    return count_connects(&state, dial_nng);
+    dialing state = {.load = load, .address = address, .tls = context};
+    double figure = count_connects(&state, dial_nng);
+    sheaf_tls_context_unref(context);
+    return figure;
 }
 
 /* ---- OpenSSL alone ---- */
