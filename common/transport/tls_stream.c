@@ -80,7 +80,8 @@ static int give(void *wire, const uint8_t *bytes, size_t *size) {
 static int take(void *wire, uint8_t *bytes, size_t *size) {
     sheaf_tls_stream *stream = wire;
     sheaf_tls_buffer *buffer = &stream->in.buffer;
-    if (held(buffer) == 0) return stream->no_more != 0 ? stream->no_more : NNG_EAGAIN;
+    /* What a peer sent before it was lost is lost with it, as in the kernel: it waits for no answer any more. */
+    if (held(buffer) == 0 || stream->cut) return stream->no_more != 0 ? stream->no_more : NNG_EAGAIN;
     *size = smaller(*size, held(buffer));
     memcpy(bytes, buffer->bytes + buffer->begin, *size);
     buffer->begin += *size;
