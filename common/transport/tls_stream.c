@@ -169,6 +169,8 @@ static void begin_moves(sheaf_tls_stream *stream) {
 static void pump(sheaf_tls_stream *stream) {
     if (stream->below == NULL || stream->detached) return;
     if (stream->cut && !stream->in.moving && stream->no_more == 0) stream->no_more = NNG_ECLOSED;
+    if (stream->cut && !stream->out.moving && held(&stream->out.buffer) > 0 && stream->ended == 0)
+        stream->ended = NNG_ECLOSED;
     if (stream->ended == 0) {
         if (!stream->out.moving && held(&stream->out.buffer) == 0)
             buffer_prepare(&stream->out.buffer, room_to_send(stream));
@@ -347,6 +349,7 @@ void sheaf_tls_stream_attach(sheaf_tls_stream *stream, nng_stream *below, sheaf_
 static void close_below(sheaf_tls_stream *stream) {
     if (stream->below == NULL) return;
     if (stream->ended == 0 && !stream->cut && !stream->out.moving) {
+        if (held(&stream->out.buffer) == 0) buffer_prepare(&stream->out.buffer, 0);
         sheaf_tls_session_shut(stream->session);
         sheaf_tls_buffer *out = &stream->out.buffer;
         if (held(out) > 0) move(stream, &stream->out, out->bytes + out->begin, held(out));
