@@ -34,7 +34,7 @@ struct sheaf_tls_session {
 
 /* ---- why a connection failed ---- */
 
-static void refuse(sheaf_tls_session *conn, sheaf_status status, const char *why, X509 *certificate) {
+static void refuse(sheaf_tls_session *session, sheaf_status status, const char *why, X509 *certificate) {
     char subject[256] = "";
     BIO *bio = certificate == NULL ? NULL : BIO_new(BIO_s_mem());
     if (bio != NULL) {
@@ -44,8 +44,8 @@ static void refuse(sheaf_tls_session *conn, sheaf_status status, const char *why
         subject[size > 0 ? size : 0] = '\0';
         BIO_free(bio);
     }
-    conn->status = status;
-    (void)snprintf(conn->text, sizeof conn->text, "%s%s%s%s", why, subject[0] ? " (subject " : "", subject,
+    session->status = status;
+    (void)snprintf(session->text, sizeof session->text, "%s%s%s%s", why, subject[0] ? " (subject " : "", subject,
                    subject[0] ? ")" : "");
 }
 
@@ -86,68 +86,68 @@ static sheaf_status status_of_reason(unsigned long error) {
     }
 }
 
-static void note_failure(sheaf_tls_session *conn) {
-    conn->failed = 1;
-    (void)atomic_fetch_add(&conn->context->failures, 1);
-    if (conn->status != SHEAF_OK) return; /* our own refusal is the reason */
+static void note_failure(sheaf_tls_session *session) {
+    session->failed = 1;
+    (void)atomic_fetch_add(&session->context->failures, 1);
+    if (session->status != SHEAF_OK) return; /* our own refusal is the reason */
     char text[256];
     unsigned long error = ERR_peek_error();
-    if (conn->alert >= 0) {
-        (void)snprintf(text, sizeof text, "the peer refused: TLS alert '%s'%s", SSL_alert_desc_string_long(conn->alert),
-                       advice_for_alert(conn->alert));
-        refuse(conn, status_of_alert(conn->alert), text, NULL);
+    if (session->alert >= 0) {
+        (void)snprintf(text, sizeof text, "the peer refused: TLS alert '%s'%s",
+                       SSL_alert_desc_string_long(session->alert), advice_for_alert(session->alert));
+        refuse(session, status_of_alert(session->alert), text, NULL);
     } else if (error != 0) {
         const char *reason = ERR_reason_error_string(error);
         (void)snprintf(text, sizeof text, "TLS failed: %s", reason == NULL ? "unknown reason" : reason);
-        refuse(conn, status_of_reason(error), text, NULL);
+        refuse(session, status_of_reason(error), text, NULL);
     } else {
-        refuse(conn, SHEAF_E_NETWORK,
-               conn->established ? "the connection was lost" : "closed before the handshake ended", NULL);
+        refuse(session, SHEAF_E_NETWORK,
+               session->established ? "the connection was lost" : "closed before the handshake ended", NULL);
     }
 }
 
 /* A server that refuses in the middle of a peer's flight must not close at once: what still comes would be answered with
  * a reset, which destroys the alert on its way, and the device would never learn why. So the stream stays open and
  * swallows what comes, until the peer closes, or sends too much, or the owner of the stream closes it. */
-static int linger(sheaf_tls_session *conn) {
+static int linger(sheaf_tls_session *session) {
     uint8_t waste[2048];
-    while (conn->drained < DRAINED_BYTES_MAX) {
+    while (session->drained < DRAINED_BYTES_MAX) {
         size_t size = sizeof waste;
-        int error = conn->way->receive(conn->wire, waste, &size);
+        int error = session->way->receive(session->wire, waste, &size);
         if (error != 0) return error;
-        conn->drained += size;
+        session->drained += size;
     }
     return NNG_ECONNSHUT;
 }
 
-static int after_failure(sheaf_tls_session *conn) {
-    if (conn->established) return NNG_ECONNSHUT;
-    return conn->context->side == SHEAF_TLS_SERVER ? linger(conn) : NNG_EPEERAUTH;
+static int after_failure(sheaf_tls_session *session) {
+    if (session->established) return NNG_ECONNSHUT;
+    return session->context->side == SHEAF_TLS_SERVER ? linger(session) : NNG_EPEERAUTH;
 }
 
 /* SSL_get_error to NNG's errors; NNG_EAGAIN: more bytes must move first. */
-static int nng_error_of(sheaf_tls_session *conn, int result) {
-    switch (SSL_get_error(conn->ssl, result)) {
+static int nng_error_of(sheaf_tls_session *session, int result) {
+    switch (SSL_get_error(session->ssl, result)) {
     case SSL_ERROR_WANT_READ:
     case SSL_ERROR_WANT_WRITE:
         return NNG_EAGAIN;
     case SSL_ERROR_ZERO_RETURN:
         return NNG_ECONNSHUT;
     default:
-        note_failure(conn);
-        return after_failure(conn);
+        note_failure(session);
+        return after_failure(session);
     }
 }
 
 /* ---- who the peer is ---- */
 
-static int chain_refused(sheaf_tls_session *conn, X509_STORE_CTX *store, X509 *leaf) {
+static int chain_refused(sheaf_tls_session *session, X509_STORE_CTX *store, X509 *leaf) {
     int error = X509_STORE_CTX_get_error(store);
     sheaf_problem problem = {SHEAF_OK, ""};
     sheaf_status status = sheaf_trust_explain(store, &problem);
     if (status != SHEAF_E_MEMORY) (void)sheaf_problem_prefix(&problem, "certificate refused");
     if (error == X509_V_ERR_HOSTNAME_MISMATCH || error == X509_V_ERR_IP_ADDRESS_MISMATCH) {
-        (void)sheaf_problem_set(&problem, status, "certificate refused: it is not for %.100s", conn->context->host);
+        (void)sheaf_problem_set(&problem, status, "certificate refused: it is not for %.100s", session->context->host);
     }
     sheaf_certificate *peer = NULL;
     if (error == X509_V_ERR_INVALID_PURPOSE && sheaf_tls_read_peer(store, &peer, NULL) == SHEAF_OK) {
@@ -157,7 +157,7 @@ static int chain_refused(sheaf_tls_session *conn, X509_STORE_CTX *store, X509 *l
                                 sheaf_role_name(sheaf_certificate_identity(peer)->role));
     }
     sheaf_certificate_unref(peer);
-    refuse(conn, status, problem.text, leaf);
+    refuse(session, status, problem.text, leaf);
     return 0;
 }
 
@@ -166,10 +166,10 @@ static int key_fits_version(SSL *ssl, X509 *leaf) {
     return SSL_version(ssl) >= TLS1_3_VERSION || EVP_PKEY_get_base_id(X509_get0_pubkey(leaf)) == EVP_PKEY_EC;
 }
 
-static int identity_refused(sheaf_tls_session *conn, X509_STORE_CTX *store, X509 *leaf, int error, sheaf_status status,
-                            const char *why) {
+static int identity_refused(sheaf_tls_session *session, X509_STORE_CTX *store, X509 *leaf, int error,
+                            sheaf_status status, const char *why) {
     X509_STORE_CTX_set_error(store, error); /* chooses the alert */
-    refuse(conn, status, why, leaf);
+    refuse(session, status, why, leaf);
     return 0;
 }
 
@@ -178,29 +178,30 @@ static int identity_refused(sheaf_tls_session *conn, X509_STORE_CTX *store, X509
 static int verify_peer(X509_STORE_CTX *store, void *unused) {
     (void)unused;
     SSL *ssl = X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx());
-    sheaf_tls_session *conn = SSL_get_app_data(ssl);
+    sheaf_tls_session *session = SSL_get_app_data(ssl);
     X509 *leaf = X509_STORE_CTX_get0_cert(store);
-    if (X509_verify_cert(store) != 1) return chain_refused(conn, store, leaf);
+    if (X509_verify_cert(store) != 1) return chain_refused(session, store, leaf);
     sheaf_certificate *peer = NULL;
     sheaf_problem problem = {SHEAF_OK, "certificate refused: its key does not fit the TLS 1.2 profile"};
     if (!key_fits_version(ssl, leaf) || sheaf_tls_read_peer(store, &peer, &problem) != SHEAF_OK) {
-        return identity_refused(conn, store, leaf, X509_V_ERR_CERT_REJECTED, SHEAF_E_CERTIFICATE, problem.text);
+        return identity_refused(session, store, leaf, X509_V_ERR_CERT_REJECTED, SHEAF_E_CERTIFICATE, problem.text);
     }
     int aggregator = sheaf_certificate_identity(peer)->role == SHEAF_ROLE_AGGREGATOR;
-    if (aggregator != (conn->context->side == SHEAF_TLS_LINK)) {
+    if (aggregator != (session->context->side == SHEAF_TLS_LINK)) {
         sheaf_certificate_unref(peer);
-        return identity_refused(conn, store, leaf, X509_V_ERR_INVALID_PURPOSE, SHEAF_E_ROLE,
+        return identity_refused(session, store, leaf, X509_V_ERR_INVALID_PURPOSE, SHEAF_E_ROLE,
                                 aggregator ? "certificate refused: an aggregator's, used by a client"
                                            : "certificate refused: a server must have an aggregator's");
     }
-    sheaf_certificate_unref(conn->peer);
-    conn->peer = peer;
+    sheaf_certificate_unref(session->peer);
+    session->peer = peer;
     return 1;
 }
 
 static void note_alert(const SSL *ssl, int where, int value) {
-    sheaf_tls_session *conn = SSL_get_app_data(ssl);
-    if (where == SSL_CB_READ_ALERT && conn != NULL && (value & 0xff) != SSL_AD_CLOSE_NOTIFY) conn->alert = value & 0xff;
+    sheaf_tls_session *session = SSL_get_app_data(ssl);
+    if (where == SSL_CB_READ_ALERT && session != NULL && (value & 0xff) != SSL_AD_CLOSE_NOTIFY)
+        session->alert = value & 0xff;
 }
 
 /* ---- context ---- */
@@ -273,17 +274,17 @@ static void retry_write(BIO *bio) { BIO_set_retry_write(bio); }
 static void retry_read(BIO *bio) { BIO_set_retry_read(bio); }
 
 static int wire_write(BIO *bio, const char *data, size_t size, size_t *written) {
-    const sheaf_tls_session *conn = BIO_get_data(bio);
+    const sheaf_tls_session *session = BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
     *written = size;
-    return wire_result(bio, conn->way->send(conn->wire, (const uint8_t *)data, written), written, retry_write);
+    return wire_result(bio, session->way->send(session->wire, (const uint8_t *)data, written), written, retry_write);
 }
 
 static int wire_read(BIO *bio, char *data, size_t size, size_t *got) {
-    const sheaf_tls_session *conn = BIO_get_data(bio);
+    const sheaf_tls_session *session = BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
     *got = size;
-    return wire_result(bio, conn->way->receive(conn->wire, (uint8_t *)data, got), got, retry_read);
+    return wire_result(bio, session->way->receive(session->wire, (uint8_t *)data, got), got, retry_read);
 }
 
 static long wire_control(BIO *bio, int command, long number, void *pointer) {
@@ -316,90 +317,90 @@ static int expect_host(SSL *ssl, const char *host) {
     return SSL_set1_host(ssl, host) && SSL_set_tlsext_host_name(ssl, host);
 }
 
-static int prepare(sheaf_tls_session *conn) {
+static int prepare(sheaf_tls_session *session) {
     (void)pthread_once(&once, make_wire_method);
-    conn->ssl = sheaf_tls_source_connect(conn->context->source);
+    session->ssl = sheaf_tls_source_connect(session->context->source);
     BIO *bio = wire_method == NULL ? NULL : BIO_new(wire_method);
-    if (conn->ssl == NULL || bio == NULL) {
+    if (session->ssl == NULL || bio == NULL) {
         BIO_free(bio);
         return NNG_ENOMEM;
     }
-    BIO_set_data(bio, conn);
-    SSL_set_bio(conn->ssl, bio, bio);
-    SSL_set_app_data(conn->ssl, conn);
-    if (conn->context->side == SHEAF_TLS_SERVER) {
-        SSL_set_accept_state(conn->ssl);
+    BIO_set_data(bio, session);
+    SSL_set_bio(session->ssl, bio, bio);
+    SSL_set_app_data(session->ssl, session);
+    if (session->context->side == SHEAF_TLS_SERVER) {
+        SSL_set_accept_state(session->ssl);
         return 0;
     }
-    SSL_set_connect_state(conn->ssl);
-    return expect_host(conn->ssl, conn->context->host) ? 0 : NNG_ECRYPTO;
+    SSL_set_connect_state(session->ssl);
+    return expect_host(session->ssl, session->context->host) ? 0 : NNG_ECRYPTO;
 }
 
 int sheaf_tls_session_begin(sheaf_tls_context *context, const sheaf_tls_wire *way, void *wire,
                             sheaf_tls_session **out) {
-    sheaf_tls_session *conn = calloc(1, sizeof *conn);
-    if (conn == NULL) return NNG_ENOMEM;
-    conn->alert = -1;
-    conn->way = way;
-    conn->wire = wire;
-    conn->context = sheaf_tls_context_ref(context);
-    int error = prepare(conn);
+    sheaf_tls_session *session = calloc(1, sizeof *session);
+    if (session == NULL) return NNG_ENOMEM;
+    session->alert = -1;
+    session->way = way;
+    session->wire = wire;
+    session->context = sheaf_tls_context_ref(context);
+    int error = prepare(session);
     if (error == 0) {
-        *out = conn;
+        *out = session;
     } else {
-        sheaf_tls_session_end(conn);
+        sheaf_tls_session_end(session);
     }
     return error;
 }
 
-void sheaf_tls_session_end(sheaf_tls_session *conn) {
-    if (conn == NULL) return;
-    SSL_free(conn->ssl);
-    sheaf_certificate_unref(conn->peer);
-    sheaf_tls_context_unref(conn->context);
-    free(conn);
+void sheaf_tls_session_end(sheaf_tls_session *session) {
+    if (session == NULL) return;
+    SSL_free(session->ssl);
+    sheaf_certificate_unref(session->peer);
+    sheaf_tls_context_unref(session->context);
+    free(session);
 }
 
-void sheaf_tls_session_shut(sheaf_tls_session *conn) {
-    if (!conn->established || conn->failed) return;
+void sheaf_tls_session_shut(sheaf_tls_session *session) {
+    if (!session->established || session->failed) return;
     ERR_clear_error();
-    (void)SSL_shutdown(conn->ssl); /* a courtesy; whether it still gets out does not matter */
+    (void)SSL_shutdown(session->ssl); /* a courtesy; whether it still gets out does not matter */
     ERR_clear_error();
 }
 
 /* The handshake also runs inside the first read or write, so every way in ends here. */
-static int finished(sheaf_tls_session *conn, int result) {
-    if (!conn->established && SSL_is_init_finished(conn->ssl)) conn->established = 1;
-    int error = result == 1 ? 0 : nng_error_of(conn, result);
+static int finished(sheaf_tls_session *session, int result) {
+    if (!session->established && SSL_is_init_finished(session->ssl)) session->established = 1;
+    int error = result == 1 ? 0 : nng_error_of(session, result);
     ERR_clear_error();
     return error;
 }
 
-int sheaf_tls_session_shake(sheaf_tls_session *conn) {
-    if (conn->failed) return after_failure(conn);
+int sheaf_tls_session_shake(sheaf_tls_session *session) {
+    if (session->failed) return after_failure(session);
     ERR_clear_error();
-    return finished(conn, SSL_do_handshake(conn->ssl));
+    return finished(session, SSL_do_handshake(session->ssl));
 }
 
-int sheaf_tls_session_read(sheaf_tls_session *conn, uint8_t *bytes, size_t *size) {
-    if (conn->failed) return after_failure(conn);
+int sheaf_tls_session_read(sheaf_tls_session *session, uint8_t *bytes, size_t *size) {
+    if (session->failed) return after_failure(session);
     ERR_clear_error();
-    return finished(conn, SSL_read_ex(conn->ssl, bytes, *size, size));
+    return finished(session, SSL_read_ex(session->ssl, bytes, *size, size));
 }
 
-int sheaf_tls_session_write(sheaf_tls_session *conn, const uint8_t *bytes, size_t *size) {
-    if (conn->failed) return after_failure(conn);
+int sheaf_tls_session_write(sheaf_tls_session *session, const uint8_t *bytes, size_t *size) {
+    if (session->failed) return after_failure(session);
     ERR_clear_error();
-    return finished(conn, SSL_write_ex(conn->ssl, bytes, *size, size));
+    return finished(session, SSL_write_ex(session->ssl, bytes, *size, size));
 }
 
-int sheaf_tls_session_is_shaking(const sheaf_tls_session *conn) { return !conn->established; }
+int sheaf_tls_session_is_shaking(const sheaf_tls_session *session) { return !session->established; }
 
-int sheaf_tls_session_holds_part(const sheaf_tls_session *conn) { return SSL_has_pending(conn->ssl); }
+int sheaf_tls_session_holds_part(const sheaf_tls_session *session) { return SSL_has_pending(session->ssl); }
 
-void sheaf_tls_session_tell(const sheaf_tls_session *conn, sheaf_tls_state *state) {
-    int verified = conn->established && conn->peer != NULL && !conn->failed;
-    state->peer = verified ? sheaf_certificate_ref(conn->peer) : NULL;
-    state->status = conn->status;
-    memcpy(state->text, conn->text, sizeof state->text);
+void sheaf_tls_session_tell(const sheaf_tls_session *session, sheaf_tls_state *state) {
+    int verified = session->established && session->peer != NULL && !session->failed;
+    state->peer = verified ? sheaf_certificate_ref(session->peer) : NULL;
+    state->status = session->status;
+    memcpy(state->text, session->text, sizeof state->text);
 }
